@@ -46,7 +46,7 @@ inline Float8Recipe recipe_of(const std::string& name) {
 /// Trains three steps of four layers.
 inline MeshCase mesh_case(const std::string& recipe, const Place& place) {
   const bool wants_blocks = recipe == "blockwise";
-  const bool is_mx = recipe_of(recipe).wants_blackwell();
+  const bool is_mx = recipe_of(recipe).is_mx();
   const bool is_cut_in_four = place.degrees[4] == 4;  // then ranks of tp share key-value heads
   MeshCase c{.model = small_llama(),
              .seq_len = place.seq_len,
@@ -81,11 +81,8 @@ inline MeshCase mesh_case(const std::string& recipe, const Place& place) {
 
 /// Expects what a mesh gives to be near what one rank does. Maxima are of a rank's own rows, so
 /// codes differ a little: docs/float8.md.
-inline void expect_near_one_rank(const MeshResult& mesh, const MeshResult& one,
-                                 const Float8Recipe& recipe) {
-  // A code of 4 bits that turns is another value by a quarter.
-  const double bound = recipe.is_nvfp4() ? 1e-2 : 1e-3;
-  EXPECT_NEAR(mesh.loss[0], one.loss[0], bound * one.loss[0]);
+inline void expect_near_one_rank(const MeshResult& mesh, const MeshResult& one) {
+  EXPECT_NEAR(mesh.loss[0], one.loss[0], 1e-3 * one.loss[0]);
   EXPECT_NEAR(mesh.grad_norm[0], one.grad_norm[0], 2e-2 * one.grad_norm[0]);
   for (size_t t = 1; t < one.loss.size(); ++t)
     EXPECT_NEAR(mesh.loss[t], one.loss[t], 1e-2 * one.loss[t]) << "step " << t + 1;

@@ -67,24 +67,22 @@ TEST_P(Float8Mesh, is_near_one_rank) {
   const auto& [place, recipe] = GetParam();
   const MeshCase c = mesh_case(recipe, place);
   const MeshResult& one = of_one_rank(recipe, c);
-  expect_near_one_rank(run_mesh(c), one, c.float8->recipe);
+  expect_near_one_rank(run_mesh(c), one);
 }
 
-INSTANTIATE_TEST_SUITE_P(Recipes, Float8Mesh,
-                         ::testing::Combine(::testing::ValuesIn(kPlaces),
-                                            ::testing::Values("powers_of_two", "by_module",
-                                                              "delayed", "rowwise",
-                                                              "rowwise_with_gw_hp", "blockwise",
-                                                              "mxfp8_cublas", "nvfp4")),
-                         [](const auto& of) {
-                           return std::string(std::get<0>(of.param).name) + "_" +
-                                  std::get<1>(of.param);
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Recipes, Float8Mesh,
+    ::testing::Combine(::testing::ValuesIn(kPlaces),
+                       ::testing::Values("powers_of_two", "by_module", "delayed", "rowwise",
+                                         "rowwise_with_gw_hp", "blockwise", "mxfp8_cublas")),
+    [](const auto& of) {
+      return std::string(std::get<0>(of.param).name) + "_" + std::get<1>(of.param);
+    });
 
 INSTANTIATE_TEST_SUITE_P(More, Float8Mesh,
                          ::testing::Combine(::testing::ValuesIn(kMorePlaces),
-                                            ::testing::Values("powers_of_two", "delayed", "rowwise",
-                                                              "nvfp4")),
+                                            ::testing::Values("powers_of_two", "delayed",
+                                                              "rowwise")),
                          [](const auto& of) {
                            return std::string(std::get<0>(of.param).name) + "_" +
                                   std::get<1>(of.param);
@@ -97,7 +95,7 @@ TEST(Float8KeyValueHeads, shared_by_ranks_give_what_one_rank_does) {
     for (const Place& place :
          {Place{"tensor", {1, 1, 1, 1, 4}}, Place{"context", {1, 1, 1, 2, 4}}}) {
       for (const char* recipe : {"powers_of_two", "by_module", "delayed", "rowwise",
-                                 "rowwise_with_gw_hp", "blockwise", "mxfp8_cublas", "nvfp4"}) {
+                                 "rowwise_with_gw_hp", "blockwise", "mxfp8_cublas"}) {
         MeshCase c = mesh_case(recipe, place);
         c.model.num_kv_heads = heads;
         ASSERT_TRUE(c.distribute.merge_products);
@@ -105,7 +103,7 @@ TEST(Float8KeyValueHeads, shared_by_ranks_give_what_one_rank_does) {
         alone.distribute = {};
         SCOPED_TRACE(fmt::format("{} {} {}", heads, place.name, recipe));
         const MeshResult one = run_mesh(alone);
-        expect_near_one_rank(run_mesh(c), one, c.float8->recipe);
+        expect_near_one_rank(run_mesh(c), one);
       }
     }
   }
@@ -219,8 +217,7 @@ TEST_P(Float8Recompute, has_the_same_bits_fused_and_apart) {
 
 INSTANTIATE_TEST_SUITE_P(Recipes, Float8Recompute,
                          ::testing::Values("tensorwise", "by_module", "delayed", "rowwise",
-                                           "rowwise_with_gw_hp", "blockwise", "mxfp8_rceil",
-                                           "nvfp4"),
+                                           "rowwise_with_gw_hp", "blockwise", "mxfp8_rceil"),
                          [](const auto& of) { return std::string(of.param); });
 
 template <class T>
@@ -257,10 +254,10 @@ TEST(Float8Plan, replaces_every_matmul_of_blocks_and_head) {
   EXPECT_EQ(count_tasks<ScaledMatmul>(inside.plan()), 3 * 7 * (layers - 3) + kOfHead);
 }
 
-// Recomputing saves in 8 and in 4 bits what it saves in bf16, on one rank, DDP and FSDP.
+// Recomputing saves in 8 bits what it saves in bf16, on one rank, DDP and FSDP.
 TEST(Float8Plan, takes_less_memory_with_recompute) {
   const Target target{.backend = "gpu", .arch = 100};
-  for (const char* recipe : {"tensorwise", "delayed", "rowwise", "mxfp8_cublas", "nvfp4"}) {
+  for (const char* recipe : {"tensorwise", "delayed", "rowwise", "mxfp8_cublas"}) {
     for (const Place& place : {Place{"one", {1, 1, 1, 1, 1}}, kPlaces[0], kPlaces[1]}) {
       MeshCase c = mesh_case(recipe, place);
       c.compute = DType::kBF16;
@@ -327,45 +324,6 @@ TEST(Float8Plan, takes_maxima_where_values_are_made) {
   // Both norms and SwiGLU, and two passes of its gradient; one makes codes of segments.
   EXPECT_EQ(tasks("rowwise", true)[2], 5 * layers);
   EXPECT_EQ(tasks("blockwise", true)[2], 4 * layers);
-}
-
-// Each key of NVFP4 changes what it names, and nothing else.
-TEST(Float8Plan, rounds_and_turns_gradients_of_4_bits) {
-  MeshCase c = mesh_case("nvfp4", {"", {1, 1, 1, 1, 1}});
-  c.steps = 1;
-  c.float8->recipe.is_stochastic = false;
-  const MeshResult nearest = run_mesh(c);
-  c.float8->recipe.hadamard = false;
-  const MeshResult plain = run_mesh(c);
-  c.float8->recipe.is_stochastic = true;
-  const MeshResult stochastic = run_mesh(c);
-  EXPECT_EQ(run_mesh(c).first_moments, stochastic.first_moments);
-  c.float8.reset();
-  const MeshResult exact = run_mesh(c);
-  for (const MeshResult* one : {&nearest, &stochastic}) {
-    EXPECT_EQ(one->loss, plain.loss);
-    EXPECT_NE(one->first_moments, plain.first_moments);
-  }
-  const std::string norm = "model.layers.0.input_layernorm.weight";
-  EXPECT_EQ(nearest.first_moments.at(norm), plain.first_moments.at(norm)) << "turns dw only";
-  EXPECT_NE(plain.loss, exact.loss);
-  EXPECT_NEAR(plain.loss[0], exact.loss[0], 0.05 * exact.loss[0]);
-}
-
-TEST(Float8Plan, keeps_the_last_layers_of_4_bits_in_the_compute_dtype) {
-  MeshCase c = mesh_case("nvfp4", {"", {1, 1, 1, 1, 1}});
-  c.float8->layers.bf16_at_end.reset();
-  const auto count = [&] {
-    return count_tasks<ScaledMatmul>(PlannedRun(c.model, shape_of(c, 0), {}).plan());
-  };
-  const int64_t of_layer = 3 * 7;
-  const int64_t of_four = count();  // 15 % of four, rounded up, is one
-  c.model.num_layers = 8;
-  EXPECT_EQ(count() - of_four, 3 * of_layer);
-  c.float8->layers.bf16_at_end = 0;
-  EXPECT_EQ(count() - of_four, 5 * of_layer);
-  const PlannedRun run(c.model, shape_of(c, 0), {});
-  EXPECT_EQ(run.float8_line(), "float8: nvfp4, 32 products, head in float4; scales per product");
 }
 
 // Biases read the gradient of GELU too, so its values are stored beside their codes.

@@ -30,7 +30,7 @@ std::string draw_recipe(Draw& draw, const MeshCase& c, int arch) {
   const bool has_whole_blocks =
       c.model.name != "gpt2" && c.distribute.mesh.degree(MeshAxis::kTp) == 1;
   if (arch == 100 && draw.flip())
-    return draw.one_of<std::string>({"mxfp8_cublas", "mxfp8_cublas_rceil", "nvfp4"});
+    return draw.one_of<std::string>({"mxfp8_cublas", "mxfp8_cublas_rceil"});
   return draw.one_of<std::string>({"", "", "tensorwise", "delayed", "rowwise", "rowwise_with_gw_hp",
                                    has_whole_blocks ? "blockwise" : "rowwise"});
 }

@@ -104,7 +104,7 @@ TEST(RecomputeRing, takes_maxima_of_weights_in_one_order) {
   for (const int tp : {2, 4}) {
     for (const Mode mode : {Mode::kFull, Mode::kSelectiveOps}) {
       MeshCase c =
-          mesh_case("nvfp4", {.name = "ring", .degrees = {1, 1, 2, 1, tp}, .async_tp = true});
+          mesh_case("tensorwise", {.name = "ring", .degrees = {1, 1, 2, 1, tp}, .async_tp = true});
       c.recompute = {
           .mode = mode, .saved_ops = {"attention"}, .halved_ops = {"linear", "scaled_matmul"}};
       for (const Target& target : {cpu, Target{.backend = "gpu", .arch = 100}})

@@ -49,11 +49,9 @@ class Layer {
       const std::vector<Value> out = graph_.add(op, {x});
       return {out[0], out[1]};
     }
-    const ScaleGrid grid = maxima_grid(op.grid);
-    const Value amax = graph_.apply(Amax{.grid = grid,
-                                         .transposed = transposed && grid != ScaleGrid::kTensor,
-                                         .rounds_to = op.rounds_to,
-                                         .hadamard = op.hadamard},
+    const Value amax = graph_.apply(Amax{.grid = op.grid,
+                                         .transposed = transposed && op.grid != ScaleGrid::kTensor,
+                                         .rounds_to = op.rounds_to},
                                     {x});
     const std::vector<Value> out = graph_.add(op, {x, amax});
     return {out[0], out[1]};

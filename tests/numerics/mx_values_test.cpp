@@ -3,11 +3,13 @@
 #include <bit>
 #include <cmath>
 #include <limits>
+#include <utility>
 
 #include <gtest/gtest.h>
 
 #include "tokamak/core/float8.h"
 #include "tokamak/core/mx.h"
+#include "tokamak/core/random.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
 
 #include "tests/numerics/float8_layer.h"

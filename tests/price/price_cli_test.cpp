@@ -132,23 +132,29 @@ TEST(PriceCli, PricesOtherSoftwareOnTheSameMachine) {
   EXPECT_TRUE(wrong.err.ends_with("; the nearest is nemo\n")) << wrong.err;
 }
 
-TEST(PriceCli, PricesMxfp8AndNvfp4WhereTensorCoresMultiplyThem) {
-  for (const auto& [name, format, precision] :
-       {std::tuple{"mx", "mxfp8", "fp8"}, std::tuple{"nvfp4", "nvfp4", "fp4"}}) {
-    const std::string converter = std::string("--model.converters=quantize.linear.") + name;
-    for (const std::string cluster : {"b200", "gb200"}) {
-      const auto result = plan({"--cluster", cluster, "--gpus=4", "--json", converter});
-      EXPECT_EQ(result.exit_code, 0) << result.err;
-      EXPECT_EQ(Json::parse(result.out).at("precision"), precision);
-    }
-    const auto hopper = plan({"--cluster=h200", "--gpus=4", converter});
-    EXPECT_EQ(hopper.exit_code, 2) << hopper.out;
-    EXPECT_NE(hopper.err.find(std::string("model.converters: ") + format +
-                              " matmuls want sm_100 or newer, this is sm_90"),
-              std::string::npos)
-        << hopper.err;
-    EXPECT_EQ(plan({"--cluster=h200", "--gpus=4", converter, "--precision=bf16"}).exit_code, 0);
+TEST(PriceCli, PricesMxfp8WhereTensorCoresMultiplyIt) {
+  const std::string mx = "--model.converters=quantize.linear.mx";
+  for (const std::string cluster : {"b200", "gb200"}) {
+    const auto result = plan({"--cluster", cluster, "--gpus=4", "--json", mx});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(Json::parse(result.out).at("precision"), "fp8");
   }
+  const auto hopper = plan({"--cluster=h200", "--gpus=4", mx});
+  EXPECT_EQ(hopper.exit_code, 2) << hopper.out;
+  EXPECT_NE(hopper.err.find("model.converters: mxfp8 matmuls want sm_100 or newer, this is sm_90"),
+            std::string::npos)
+      << hopper.err;
+  EXPECT_EQ(plan({"--cluster=h200", "--gpus=4", mx, "--precision=bf16"}).exit_code, 0);
+}
+
+TEST(PriceCli, PricesFourBitsOnlyOfSoftwareThatHasThem) {
+  const Words fp4{"--cluster=gb200", "--gpus=4", "--json", "--precision=fp4"};
+  const auto own = plan(fp4);
+  EXPECT_EQ(own.exit_code, 2) << own.out;
+  EXPECT_NE(own.err.find("this program has no matmuls in 4 bits"), std::string::npos) << own.err;
+  const auto nemo = plan(fp4 + Words{"--software=nemo"});
+  EXPECT_EQ(nemo.exit_code, 0) << nemo.err;
+  EXPECT_EQ(Json::parse(nemo.out).at("precision"), "fp4");
 }
 
 TEST(PriceCli, SweepsNumbersKeysAndGpus) {
@@ -276,14 +282,11 @@ TEST(PriceCli, SaysHowToPriceWhatItWrites) {
                 folder.path())
         .out;
   };
-  for (const auto& [precision, converter] :
-       {std::pair{"fp4", "quantize.linear.nvfp4"}, std::pair{"fp8", "quantize.linear.float8"}}) {
-    EXPECT_NE(written(precision).find("wrote the configuration to a.toml\n"), std::string::npos);
-    EXPECT_NE(read_file(folder.path() / "a.toml").find(converter), std::string::npos);
-    const auto again =
-        plan({"--cluster=b200", "--gpus=8", "--job.config_file=a.toml", "--json"}, folder.path());
-    EXPECT_EQ(Json::parse(again.out).at("precision"), precision);
-  }
+  EXPECT_NE(written("fp8").find("wrote the configuration to a.toml\n"), std::string::npos);
+  EXPECT_NE(read_file(folder.path() / "a.toml").find("quantize.linear.float8"), std::string::npos);
+  const auto again =
+      plan({"--cluster=b200", "--gpus=8", "--job.config_file=a.toml", "--json"}, folder.path());
+  EXPECT_EQ(Json::parse(again.out).at("precision"), "fp8");
 }
 
 TEST(PriceCli, ListsMachinesAndTheirNumbers) {

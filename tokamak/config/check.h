@@ -57,9 +57,6 @@ bool has_float8(const Config& config);
 /// Whether model.converters name linear layers of microscaling formats.
 bool has_mx(const Config& config);
 
-/// Whether model.converters name linear layers in NVIDIA's 4-bit floats.
-bool has_nvfp4(const Config& config);
-
 /// The features of a build.
 struct Capabilities {
   bool data_parallel = false;
@@ -69,7 +66,6 @@ struct Capabilities {
   bool expert_parallel = false;
   bool float8 = false;
   bool mx = false;
-  bool nvfp4 = false;
   bool grouped_mm = false;  ///< quantized matmuls of experts
   bool bf16_master_weights = false;
   bool bf16_reduce = false;

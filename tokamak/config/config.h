@@ -191,15 +191,6 @@ struct MxLinearConfig {
   bool emulate = false;
 };
 
-struct Nvfp4LinearConfig {
-  Strings filter_fqns = {"output"};
-  bool stochastic_rounding = true;
-  bool hadamard_transform = true;
-  int64_t bf16_layers_at_start = 0;
-  std::optional<int64_t> bf16_layers_at_end;
-  bool emulate = false;
-};
-
 struct Float8GroupedConfig {
   Strings fqns;
 };
@@ -212,7 +203,6 @@ struct MxGroupedConfig {
 struct QuantizeLinearConfig {
   Float8LinearConfig float8;
   MxLinearConfig mx;
-  Nvfp4LinearConfig nvfp4;
 };
 
 struct QuantizeGroupedConfig {

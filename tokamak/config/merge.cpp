@@ -56,7 +56,7 @@ SettingValue tolerated(const Key& key, const SettingValue& value) {
 
 void use_canonical_names(Config& config) {
   for (std::string& name : config.model.converters) {
-    if (name == "float8" || name == "mx" || name == "nvfp4") name.insert(0, "quantize.linear.");
+    if (name == "float8" || name == "mx") name.insert(0, "quantize.linear.");
   }
   std::string& schedule = config.parallelism.pipeline_parallel_schedule;
   if (lower_case(schedule) == "interleaved_1f1b") schedule = "Interleaved1F1B";
@@ -170,8 +170,7 @@ void Merge::apply(LoadedConfig& loaded) {
       continue;
     if (key.behaviour == Behaviour::kDormant &&
         !(name.starts_with("quantize.linear.float8.") && has_float8(loaded.config)) &&
-        !(name.starts_with("quantize.linear.mx.") && has_mx(loaded.config)) &&
-        !(name.starts_with("quantize.linear.nvfp4.") && has_nvfp4(loaded.config))) {
+        !(name.starts_with("quantize.linear.mx.") && has_mx(loaded.config))) {
       note(fmt::format("{}: no effect in this run: {}", name, key.help));
     }
   }

@@ -114,11 +114,6 @@ bool has_mx(const Config& config) {
          contains(config.model.converters, "quantize.linear.mx");
 }
 
-bool has_nvfp4(const Config& config) {
-  return contains(config.model.converters, "nvfp4") ||
-         contains(config.model.converters, "quantize.linear.nvfp4");
-}
-
 namespace {
 
 void quantization(const Config& config, const Capabilities& can, Collector& out) {
@@ -126,9 +121,7 @@ void quantization(const Config& config, const Capabilities& can, Collector& out)
     const bool is_grouped = name.starts_with("quantize.grouped_mm.");
     if (is_grouped && !can.grouped_mm)
       return out.add("model.converters", fmt::format("{}: no model here has experts", name));
-    const bool is_built = name.ends_with("float8") ? can.float8
-                          : name.ends_with("mx")   ? can.mx
-                                                   : can.nvfp4;
+    const bool is_built = name.ends_with("float8") ? can.float8 : name.ends_with("mx") && can.mx;
     if (!is_grouped && !is_built)
       return out.add("model.converters", fmt::format("{} is not built yet", name));
   }

@@ -15,12 +15,10 @@ bool has_owners(const RunShape& shape) {
 std::string float8_line_of(const Float8Marks& marks, const RunShape& shape) {
   const Float8Recipe& recipe = shape.float8->recipe;
   const std::string_view compute = name_of(shape.training.compute);
-  std::string line = fmt::format("float8: {}, {} products, head in {}; scales per {}", recipe.name,
-                                 recipe.shares_scales ? marks.products : marks.weights,
-                                 !marks.head         ? compute
-                                 : recipe.is_nvfp4() ? "float4"
-                                                     : "float8",
-                                 recipe.shares_scales ? "product" : "module");
+  std::string line =
+      fmt::format("float8: {}, {} products, head in {}; scales per {}", recipe.name,
+                  recipe.shares_scales ? marks.products : marks.weights,
+                  marks.head ? "float8" : compute, recipe.shares_scales ? "product" : "module");
   if (has_owners(shape))
     line += fmt::format("; weights travel in {}", recipe.gathers_codes() ? "fp8" : compute);
   return line;
@@ -35,8 +33,8 @@ Float8Notes mark_and_note(Graph& graph, const RunShape& shape) {
   const Float8Marks marks = mark_float8(graph, shape.float8->layers, out.notes);
   TOK_REQUIRE(marks.weights > 0 || marks.head,
               "model.converters: no matmul of this model is in float8; {}", out.notes.front());
-  const bool loses_tail = recipe.gradient == DType::kE4M3 &&
-                          recipe.g_of_dx != ScaleGrid::kSegments && !recipe.wants_blackwell();
+  const bool loses_tail =
+      recipe.gradient == DType::kE4M3 && recipe.g_of_dx != ScaleGrid::kSegments && !recipe.is_mx();
   if (marks.head && loses_tail) {
     out.notes.push_back(
         fmt::format("float8: {} loses small gradients of logits in E4M3; \"output\" in "

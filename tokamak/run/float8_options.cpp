@@ -60,6 +60,9 @@ void choose_matmuls(const Float8LinearConfig& f, Float8Recipe& recipe) {
 }
 
 Float8Options mx_of(const Config& c) {
+  TOK_REQUIRE(!has_float8(c),
+              "model.converters: quantize.linear.float8 and quantize.linear.mx convert the same "
+              "layers; name one of them");
   const MxLinearConfig& mx = c.quantize.linear.mx;
   TOK_REQUIRE(
       std::find(mx.filter_fqns.begin(), mx.filter_fqns.end(), kAutoFilter) == mx.filter_fqns.end(),
@@ -69,23 +72,6 @@ Float8Options mx_of(const Config& c) {
               "quantize.linear.mx.recipe_name = {}: there is no such recipe", mx.recipe_name);
   recipe->emulate = recipe->emulate || mx.emulate;
   return {.recipe = *recipe, .layers = {.filter = filter_of(mx.filter_fqns, *recipe)}};
-}
-
-Float8Options nvfp4_of(const Config& c) {
-  const Nvfp4LinearConfig& nv = c.quantize.linear.nvfp4;
-  TOK_REQUIRE(
-      std::find(nv.filter_fqns.begin(), nv.filter_fqns.end(), kAutoFilter) == nv.filter_fqns.end(),
-      "quantize.linear.nvfp4.filter_fqns: {} knows no sizes for nvfp4; name the layers",
-      kAutoFilter);
-  Float8Recipe recipe = *find_float8_recipe("nvfp4");
-  recipe.is_stochastic = nv.stochastic_rounding;
-  recipe.hadamard = nv.hadamard_transform;
-  recipe.emulate = nv.emulate;
-  return {.recipe = recipe,
-          .layers = {.filter = filter_of(nv.filter_fqns, recipe),
-                     .bf16_at_start = nv.bf16_layers_at_start,
-                     .bf16_at_end = nv.bf16_layers_at_end,
-                     .section = recipe.section()}};
 }
 
 // Sets how delayed scales follow from maxima.
@@ -114,17 +100,12 @@ void choose_history(const Float8LinearConfig& f, Float8Recipe& recipe) {
 }  // namespace
 
 std::optional<Float8Options> float8_of(const Config& c) {
-  const int num_named = int{has_float8(c)} + int{has_mx(c)} + int{has_nvfp4(c)};
-  TOK_REQUIRE(num_named < 2,
-              "model.converters: quantize.linear.float8, quantize.linear.mx and "
-              "quantize.linear.nvfp4 convert the same layers; name one of them");
-  if (has_nvfp4(c)) return nvfp4_of(c);
   if (has_mx(c)) return mx_of(c);
   if (!has_float8(c)) return std::nullopt;
   const Float8LinearConfig& f = c.quantize.linear.float8;
   const std::string name = f.recipe_name.value_or("tensorwise");
   auto recipe = find_float8_recipe(name);
-  TOK_REQUIRE(recipe && !recipe->wants_blackwell(),
+  TOK_REQUIRE(recipe && !recipe->is_mx(),
               "quantize.linear.float8.recipe_name = {}: wanted tensorwise, delayed, rowwise, "
               "rowwise_with_gw_hp or blockwise",
               name);
@@ -156,15 +137,12 @@ std::optional<Float8Options> float8_of(const Config& c) {
 std::string why_no_float8(const std::optional<Float8Options>& float8, const Target& target) {
   if (!float8 || float8->recipe.emulate || target.backend != "gpu") return "";
   const Float8Recipe& recipe = float8->recipe;
-  const int first_arch = recipe.wants_blackwell() ? 100 : 89;
+  const int first_arch = recipe.is_mx() ? 100 : 89;
   if (target.arch >= first_arch) return "";
   return fmt::format(
       "{} matmuls want sm_{} or newer, this is sm_{}; {}.emulate = true computes "
       "them in fp32",
-      recipe.is_nvfp4() ? "nvfp4"
-      : recipe.is_mx()  ? "mxfp8"
-                        : "fp8",
-      first_arch, target.arch, recipe.section());
+      recipe.is_mx() ? "mxfp8" : "fp8", first_arch, target.arch, recipe.section());
 }
 
 std::string why_too_small(const Float8Recipe& recipe, int64_t n, int64_t k) {

@@ -8,9 +8,8 @@
 
 namespace tokamak {
 
-/// Returns the options of a run whose model.converters name quantize.linear.float8,
-/// quantize.linear.mx or quantize.linear.nvfp4, or nothing. Throws Error that names the key if keys
-/// exclude each other.
+/// Returns the options of a run whose model.converters name quantize.linear.float8 or
+/// quantize.linear.mx, or nothing. Throws Error that names the key if keys exclude each other.
 std::optional<Float8Options> float8_of(const Config& config);
 
 /// Returns why a target cannot multiply the codes of a run, and what to do, or "".

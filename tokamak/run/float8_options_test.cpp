@@ -115,44 +115,8 @@ TEST(Float8Options, AreThoseOfMxWithItsConverter) {
   EXPECT_TRUE(float8_of(mx_config_of({key + "emulate"}))->recipe.emulate);
   EXPECT_THROW(mx_config_of({key + "recipe_name=mxfp4_cutlass"}), Error);
   EXPECT_THROW(float8_of(mx_config_of({key + "filter_fqns=auto_filter_small_kn"})), Error);
-  for (const std::string pair : {"quantize.linear.float8,mx", "mx,nvfp4", "float8,nvfp4"}) {
-    const std::vector<std::string> both{"--model.converters=" + pair};
-    EXPECT_THROW(float8_of(load_config(std::nullopt, both).config), Error) << pair;
-  }
-}
-
-TEST(Float8Options, AreThoseOfNvfp4WithItsConverter) {
-  const std::string key = "--quantize.linear.nvfp4.";
-  const auto options_of = [](std::vector<std::string> words) {
-    words.emplace_back("--model.converters=nvfp4");
-    return *float8_of(load_config(std::nullopt, words).config);
-  };
-  const Float8Options plain = options_of({});
-  EXPECT_TRUE(plain.recipe.is_nvfp4() && plain.recipe.is_stochastic && plain.recipe.hadamard);
-  EXPECT_FALSE(plain.recipe.emulate || plain.recipe.fast_y || plain.recipe.is_mx());
-  EXPECT_EQ(plain.recipe.section(), "quantize.linear.nvfp4");
-  EXPECT_EQ(plain.layers.bf16_at_start, 0);
-  EXPECT_FALSE(plain.layers.bf16_at_end);
-  EXPECT_EQ(plain.layers.filter("lm_head.weight", {256, 64}),
-            "quantize.linear.nvfp4.filter_fqns has \"output\"");
-  EXPECT_EQ(plain.layers.filter("model.layers.0.mlp.up_proj.weight", {48, 64}),
-            "48 x 64 are no multiples of 32");
-  EXPECT_EQ(plain.layers.filter("model.layers.0.mlp.up_proj.weight", {96, 64}), "");
-  const Float8Options other =
-      options_of({key + "stochastic_rounding=false", key + "hadamard_transform=false",
-                  key + "emulate", key + "bf16_layers_at_start=1", key + "bf16_layers_at_end=2",
-                  key + "filter_fqns=attention"});
-  EXPECT_FALSE(other.recipe.is_stochastic || other.recipe.hadamard);
-  EXPECT_TRUE(other.recipe.emulate);
-  EXPECT_EQ(other.layers.bf16_at_start, 1);
-  EXPECT_EQ(other.layers.bf16_at_end, 2);
-  EXPECT_EQ(other.layers.filter("lm_head.weight", {256, 64}), "");
-  EXPECT_THROW(options_of({key + "filter_fqns=auto_filter_small_kn"}), Error);
-  EXPECT_EQ(why_no_float8(plain, {.backend = "gpu", .arch = 90}),
-            "nvfp4 matmuls want sm_100 or newer, this is sm_90; quantize.linear.nvfp4.emulate = "
-            "true computes them in fp32");
-  EXPECT_EQ(why_no_float8(plain, {.backend = "gpu", .arch = 100}), "");
-  EXPECT_EQ(why_no_float8(other, {.backend = "gpu", .arch = 80}), "");
+  const std::vector<std::string> both{"--model.converters=quantize.linear.float8,mx"};
+  EXPECT_THROW(float8_of(load_config(std::nullopt, both).config), Error);
 }
 
 TEST(Float8Options, SayWhichGpusMultiplyTheCodes) {
@@ -217,7 +181,7 @@ TEST(Float8Options, NameKeysThatExcludeEachOther) {
       error_of({kKey + "recipe_name=rowwise_with_gw_hp", kKey + "fast_accum=output,grad_weight"}),
       "quantize.linear.float8.fast_accum: recipe rowwise_with_gw_hp computes grad_weight in the "
       "compute dtype; leave it out");
-  for (const std::string name : {"rows", "mxfp8_cublas", "nvfp4"})
+  for (const std::string name : {"rows", "mxfp8_cublas"})
     EXPECT_EQ(error_of({kKey + "recipe_name=" + name}),
               "quantize.linear.float8.recipe_name = " + name +
                   ": wanted tensorwise, delayed, rowwise, rowwise_with_gw_hp or blockwise");

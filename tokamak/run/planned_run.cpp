@@ -43,15 +43,6 @@ StepState find_step_state(const StateTable& states, const std::string& prefix) {
           .norm_limit = find("norm_limit")};
 }
 
-// Declares each sample's index, if gradients are rounded by it, and returns that State, if any.
-StateId declare_samples(StateTable& states, const RunShape& shape) {
-  const StateId known = states.find(kSampleRows);
-  if (known.valid() || !shape.float8 || !shape.float8->recipe.is_stochastic) return known;
-  return states.declare({.name = kSampleRows,
-                         .type = {.dtype = DType::kI64, .dims = {shape.training.batch}},
-                         .kind = StateKind::kInput});
-}
-
 // This is enough rows of a vocabulary of 128k that matmuls run at full rate and dw is rewritten
 // seldom.
 constexpr int64_t kGpuLogitsBytes = int64_t{1} << 30U;
@@ -320,7 +311,6 @@ void PlannedRun::plan_one_rank(const Target& target) {
   build_update(training, parts.units, parts.loss, parts.state, shape_.training.optimizer,
                shape_.training.seed, {});
   step_ = parts.state;
-  step_.rows = declare_samples(states_, shape_);
   Graph validation(states_);
   if (shape_.validation) {
     shape_.validation->has_copies = shape_.training.has_copies;
@@ -367,7 +357,6 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
     const StateId found = whole.states().find(name);
     if (found.valid()) states_.declare_once(whole.states()[found]);
   }
-  declare_samples(states_, shape_);
   step_ = find_step_state(states_, "");
   const std::vector<UpdateUnit> units = distributor.units(training);
   build_update(training, units, read_final(training, step_.loss), step_, shape_.training.optimizer,

@@ -53,7 +53,6 @@ Capabilities capabilities(std::string why_no_cuda) {
                    .pipeline_parallel = true,
                    .float8 = true,
                    .mx = true,
-                   .nvfp4 = true,
                    .bf16_master_weights = true,
                    .profiling = true,
                    .memory_snapshot = true,

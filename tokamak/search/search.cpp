@@ -46,8 +46,10 @@ class Search {
   SearchResult run() {
     price::require_devices(machine_, request_.num_gpus,
                            fmt::format("--search: --gpus {}", request_.num_gpus));
-    for (const price::Precision precision : request_.precisions)
+    for (const price::Precision precision : request_.precisions) {
       price::require_products(machine_, precision);
+      require_planned(precision, machine_);
+    }
     const SearchBounds bounds = bounds_of();
     const std::vector<SearchPoint> points = search_points(model_, bounds);
     TOK_REQUIRE(!points.empty(),

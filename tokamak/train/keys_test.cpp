@@ -115,7 +115,6 @@ const Strings kFloat8{"--model.converters=float8", "--model.dim=256"};
 const Strings kDelayed{"--model.converters=float8", "--model.dim=256",
                        "--quantize.linear.float8.recipe_name=delayed"};
 const Strings kMx{"--model.converters=mx", "--model.dim=256"};
-const Strings kNvfp4{"--model.converters=nvfp4", "--model.dim=256"};
 const Strings kText{"--training.dataset=text", "--training.dataset_path=."};
 const Strings kValidation{"--validation.enable", "--validation.dataset=synthetic",
                           "--validation.steps=1", "--validation.seq_len=32"};
@@ -145,7 +144,7 @@ const Effect kEffects[] = {
     {"model.converters",
      {},
      {"--model.dim=256"},
-     {"quantize.linear.float8", "quantize.linear.mx", "quantize.linear.nvfp4"},
+     {"quantize.linear.float8", "quantize.linear.mx"},
      100},
     {"model.norm_type", {"layernorm"}, {}, {"fused_rmsnorm", "compiled_rmsnorm"}},
     {"model.dropout", {"0.1"}},
@@ -287,12 +286,6 @@ const Effect kEffects[] = {
     {"quantize.linear.mx.recipe_name", {}, kMx, {"mxfp8"}, 100},
     {"quantize.linear.mx.filter_fqns", {"attention.wq"}, kMx, {}, 100},
     {"quantize.linear.mx.emulate", {}, kMx, {}, 100},
-    {"quantize.linear.nvfp4.filter_fqns", {"attention.wq"}, kNvfp4, {}, 100},
-    {"quantize.linear.nvfp4.stochastic_rounding", {}, kNvfp4, {}, 100},
-    {"quantize.linear.nvfp4.hadamard_transform", {}, kNvfp4, {}, 100},
-    {"quantize.linear.nvfp4.bf16_layers_at_start", {"1"}, kNvfp4, {}, 100},
-    {"quantize.linear.nvfp4.bf16_layers_at_end", {"2"}, kNvfp4, {}, 100},
-    {"quantize.linear.nvfp4.emulate", {}, kNvfp4, {}, 100},
     {"comm.init_timeout_seconds", {"7"}},
     {"comm.train_timeout_seconds", {"7"}},
     {"comm.mode"},

@@ -13,9 +13,6 @@ cudaDataType_t data_type(DType dtype) {
   if (dtype == DType::kBF16) return CUDA_R_16BF;
   if (dtype == DType::kE4M3) return CUDA_R_8F_E4M3;
   if (dtype == DType::kE5M2) return CUDA_R_8F_E5M2;
-#if CUBLAS_VERSION >= 120800
-  if (dtype == DType::kU8) return CUDA_R_4F_E2M1;  // codes of 4 bits, two a byte
-#endif
   TOK_CHECK(dtype == DType::kF32, "cuBLASLt products of {}", name_of(dtype));
   return CUDA_R_32F;
 }
@@ -40,9 +37,6 @@ int32_t scale_mode(ScaleGrid grid) {
 #if CUBLAS_VERSION >= 120800
     case ScaleGrid::kMx:
       return CUBLASLT_MATMUL_MATRIX_SCALE_VEC32_UE8M0;
-    case ScaleGrid::kNvfp4:
-    case ScaleGrid::kNvfp4Blocks:
-      return CUBLASLT_MATMUL_MATRIX_SCALE_VEC16_UE4M3;
 #endif
 #if CUBLAS_VERSION >= 120900
     case ScaleGrid::kRows:
@@ -89,8 +83,6 @@ GemmProblem::GemmProblem(const GemmShape& s)
   set(operation, CUBLASLT_MATMUL_DESC_TRANSA, s.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
   set(operation, CUBLASLT_MATMUL_DESC_TRANSB, s.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
   if (s.scaled) set_scaling(operation, *s.scaled);
-  if (s.scaled && is_nvfp4(s.scaled->a_grid))
-    set(operation, CUBLASLT_MATMUL_DESC_POINTER_MODE, CUBLASLT_POINTER_MODE_DEVICE);
   if (!s.bias) return;
   set(operation, CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
   set(operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, data_type(s.bias_type()));
@@ -105,10 +97,10 @@ cublasStatus_t run(GemmProblem problem, cublasLtHandle_t handle, const cublasLtM
     set(problem.operation, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, operands.b_scales);
     set(problem.operation, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, operands.a_scales);
   }
-  const float of_host[] = {1.0F, operands.accumulate ? 1.0F : 0.0F};
-  const float* factors = operands.factors != nullptr ? operands.factors : of_host;
-  return cublasLtMatmul(handle, &problem.operation, factors, operands.b, &problem.first, operands.a,
-                        &problem.second, factors + 1, operands.c, &problem.result, operands.c,
+  const float alpha = 1.0F;
+  const float beta = operands.accumulate ? 1.0F : 0.0F;
+  return cublasLtMatmul(handle, &problem.operation, &alpha, operands.b, &problem.first, operands.a,
+                        &problem.second, &beta, operands.c, &problem.result, operands.c,
                         &problem.result, &algo, operands.workspace,
                         static_cast<size_t>(problem.workspace_bytes), stream);
 }

@@ -13,7 +13,7 @@
 
 namespace tokamak::gpu {
 
-/// How a matmul of codes differs from others. Devices take only codes that are dense along k:
+/// How a matmul of 8-bit codes differs from others. Devices take only codes that are dense along k:
 /// transpose_b must be the only transpose.
 struct ScaledGemm {
   DType in_b = DType::kE4M3;  ///< B's format; A's is GemmShape::in
@@ -24,9 +24,9 @@ struct ScaledGemm {
 
 /// C[m, n] (+)= op(A)[m, k] op(B)[k, n] (+ bias[n]), all row-major and dense (but for a_stride), on
 /// 16-byte addresses and with rows of whole 16-byte words. A is stored [k, m] if transpose_a, B is
-/// stored [n, k] if transpose_b. Inputs have type `in`: fp32, bf16, or codes that are multiplied by
-/// inverse scales; uint8 holds two codes of 4 bits, and k counts codes. Sums are fp32 (never TF32),
-/// the result is `out`, the bias is `in`, or bf16 for codes.
+/// stored [n, k] if transpose_b. Inputs have type `in`: fp32, bf16, or 8-bit codes that are
+/// multiplied by inverse scales. Sums are fp32 (never TF32), the result is `out`, the bias is `in`,
+/// or bf16 for codes.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false;
@@ -51,7 +51,6 @@ struct GemmOperands {
   const void* b = nullptr;
   const void* a_scales = nullptr;  ///< of codes; of scale_type()
   const void* b_scales = nullptr;
-  const float* factors = nullptr;  ///< of 4-bit codes, on the device: of the product, and of C
   const void* bias = nullptr;
   void* c = nullptr;
   void* workspace = nullptr;

@@ -64,12 +64,8 @@ GemmTimer::GemmTimer(Device& device, cublasLtHandle_t handle, const GemmShape& s
   fill_random(memory_, a, shape.in, stream_);
   fill_random(memory_ + a, b, shape.in_b(), stream_);
   fill_random(memory_ + a + b, bias + c, DType::kBF16, stream_);
-  if (scale_type(scaled->a_grid) == DType::kU8) {
-    const int one = scaled->a_grid == ScaleGrid::kMx ? 127 : 56;
-    TOK_CUDA(cudaMemsetAsync(memory_ + filled, one, static_cast<size_t>(scales), stream_));
-    // Any small factors do.
-    if (is_nvfp4(scaled->a_grid))
-      operands_.factors = reinterpret_cast<const float*>(memory_ + filled);
+  if (scaled->a_grid == ScaleGrid::kMx) {
+    TOK_CUDA(cudaMemsetAsync(memory_ + filled, 127, static_cast<size_t>(scales), stream_));
   } else {
     fill_ones(memory_ + filled, scales, stream_);
   }

@@ -71,8 +71,7 @@ class Float8Fuser {
   }
 
   bool is_plain_amax(int32_t j) const {
-    const auto* amax = graph_.node(j).as<Amax>();
-    return amax != nullptr && !amax->hadamard && graph_.node(j).in.size() == 1;
+    return graph_.node(j).as<Amax>() != nullptr && graph_.node(j).in.size() == 1;
   }
 
   // The same, taken for want of a delayed scale.
@@ -225,8 +224,7 @@ class Float8Fuser {
     for (const auto& [out, j] : users_[i]) {
       if (!readers.contains(j) || is_plain_amax(j) || is_gated_amax(j)) continue;
       const auto& quantize = *graph_.node(j).as<Quantize>();
-      if (is_nvfp4(quantize.grid) || !add_codes(i, out, j, quantize, made, maxima, codes))
-        return false;
+      if (!add_codes(i, out, j, quantize, made, maxima, codes)) return false;
     }
     if (codes.op.readers.empty() || !why_not_fused(codes.op, types_of(node.in)).empty() ||
         (!maxima.op.readers.empty() && !why_not_fused(maxima.op, types_of(node.in)).empty()))

@@ -36,8 +36,8 @@ Types infer_reader(const Float8Reader& reader, const Types& in) {
 
 bool is_plain_maximum(const Float8Reader& reader) {
   const auto* amax = std::get_if<Amax>(&reader.op);
-  return amax != nullptr && amax->grid == ScaleGrid::kTensor && !amax->hadamard &&
-         amax->rounds_to == DType::kF32 && !amax->is_gated;
+  return amax != nullptr && amax->grid == ScaleGrid::kTensor && amax->rounds_to == DType::kF32 &&
+         !amax->is_gated;
 }
 
 // Whether tiles of values have the scales or maxima of this reader: those of a tensor, of rows or

@@ -67,7 +67,7 @@ class HeadCodes {
       if (v.valid()) in.push_back(graph_.type(v));
     }
     const bool has_maxima = op.takes_maxima() || in.size() > 1;
-    if (!has_maxima || is_nvfp4(op.grid) || op.grid == ScaleGrid::kNvfp4Blocks) return std::nullopt;
+    if (!has_maxima) return std::nullopt;
     TOK_CHECK(op.infer(in) == made.out, "other codes of a head: {}", op.describe());
     return made;
   }

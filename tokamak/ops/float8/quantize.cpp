@@ -22,16 +22,6 @@ TensorType scales_of(const TensorType& x, ScaleGrid grid, bool transposed) {
   return {.dtype = scale_type(grid), .dims = scale_dims(grid, codes[0], codes[1])};
 }
 
-// The type of codes of `dims`, some of which may share an element.
-TensorType codes_of(const Quantize& op, Dims dims) {
-  const DType dtype = code_type(op.grid, op.format);
-  const int shared = codes_per_element(dtype);
-  TOK_REQUIRE(dims.back() % shared == 0, "quantize: rows of {} codes of 4 bits are no whole bytes",
-              dims.back());
-  dims.back() /= shared;
-  return {.dtype = dtype, .dims = std::move(dims)};
-}
-
 void require_values(std::string_view op, const TensorType& x) {
   TOK_REQUIRE(!x.dims.empty() && is_float(x.dtype), "{}: wanted floats with a last dim, got {}", op,
               to_string(x));
@@ -70,10 +60,6 @@ std::string_view name_of(ScaleGrid grid) {
       return "128x128";
     case ScaleGrid::kMx:
       return "1x32";
-    case ScaleGrid::kNvfp4:
-      return "1x16";
-    case ScaleGrid::kNvfp4Blocks:
-      return "16x16";
   }
   return "";
 }
@@ -87,8 +73,6 @@ Cost::Scales cost_scales(ScaleGrid grid) {
     case ScaleGrid::kSegments:
     case ScaleGrid::kBlocks:
     case ScaleGrid::kMx:
-    case ScaleGrid::kNvfp4:
-    case ScaleGrid::kNvfp4Blocks:
       return Cost::Scales::kParts;
   }
   return Cost::Scales::kTensor;
@@ -105,10 +89,7 @@ Dims scale_dims(ScaleGrid grid, int64_t rows, int64_t columns) {
     case ScaleGrid::kBlocks:
       return {blocks_of(rows), (blocks_of(columns) + 3) / 4 * 4};
     case ScaleGrid::kMx:
-      return {blocks_of(rows), blocks_of(columns), kTileScales};
-    case ScaleGrid::kNvfp4:
-    case ScaleGrid::kNvfp4Blocks:
-      return {tensor_scale_index(rows, columns) + 16};
+      return {blocks_of(rows), blocks_of(columns), 512};
   }
   return {};
 }
@@ -121,10 +102,8 @@ Types Amax::infer(std::span<const TensorType> in) const {
   }
   require_inputs(kName, in, 1, 2);
   require_values(kName, in[0]);
-  TOK_REQUIRE(scale_type(grid) == DType::kF32, "amax: maxima by {} are taken where codes are made",
+  TOK_REQUIRE(grid != ScaleGrid::kMx, "amax: maxima by {} are taken where codes are made",
               name_of(grid));
-  TOK_REQUIRE(!hadamard || grid == ScaleGrid::kTensor,
-              "amax: turned values have one maximum, not maxima by {}", name_of(grid));
   const TensorType out = scales_of(in[0], grid, transposed);
   TOK_REQUIRE(in.size() < 2 || in[1] == out, "amax: maxima so far want {}, got {}", to_string(out),
               to_string(in[1]));
@@ -141,19 +120,12 @@ Cost Amax::cost(std::span<const TensorType> in, std::span<const TensorType> out)
 }
 
 std::string Amax::describe() const {
-  return fmt::format("{}{}{}{}{}", name_of(grid), transposed ? " transposed" : "",
+  return fmt::format("{}{}{}{}", name_of(grid), transposed ? " transposed" : "",
                      rounds_to == DType::kBF16 ? " of bfloat16" : "",
-                     is_gated ? ", without a scale" : "", hadamard ? ", turned" : "");
+                     is_gated ? ", without a scale" : "");
 }
 
 Types Quantize::infer(std::span<const TensorType> in) const {
-  if (is_stochastic) {
-    require_inputs(kName, in, 3, 3);
-    TOK_REQUIRE(is_nvfp4(grid) && in[2].dtype == DType::kI64 && in[2].numel() > 0,
-                "quantize: stochastic rounding wants scales by 1x16 and rows int64, got {} and {}",
-                name_of(grid), to_string(in[2]));
-    in = in.first(2);
-  }
   if (is_delayed) {
     require_inputs(kName, in, 3, 3);
     require_row(kName, grid, in[2]);
@@ -165,19 +137,17 @@ Types Quantize::infer(std::span<const TensorType> in) const {
   TOK_REQUIRE(is_delayed || takes_columns || !has_amax,
               "quantize: only delayed scales and those of rows want other maxima");
   TOK_REQUIRE(is_float8(format), "quantize: {} is no 8-bit float", name_of(format));
-  TOK_REQUIRE(!hadamard || (grid == ScaleGrid::kNvfp4 && layout == Layout::kTransposed),
-              "quantize: only codes by 1x16 across tokens are turned");
   TOK_REQUIRE(layout != Layout::kBoth || grid == ScaleGrid::kTensor ||
                   (grid == ScaleGrid::kSegments && in.size() == 1),
               "quantize: codes both ways want one scale or own maxima of segments, not {}",
               name_of(grid));
   const TensorType scales = scales_of(in[0], grid, layout == Layout::kTransposed);
-  const TensorType maxima = is_nvfp4(grid) ? TensorType{.dtype = DType::kF32, .dims = {1}} : scales;
-  TOK_REQUIRE(in.size() < 2 || in[1] == maxima, "quantize: maxima want {}, got {}",
-              to_string(maxima), to_string(in[1]));
+  TOK_REQUIRE(in.size() < 2 || in[1] == scales, "quantize: maxima want {}, got {}",
+              to_string(scales), to_string(in[1]));
   Types out;
-  if (layout != Layout::kTransposed) out.push_back(codes_of(*this, in[0].dims));
-  if (layout != Layout::kRows) out.push_back(codes_of(*this, code_dims(in[0], grid, true)));
+  if (layout != Layout::kTransposed) out.push_back({.dtype = format, .dims = in[0].dims});
+  if (layout != Layout::kRows)
+    out.push_back({.dtype = format, .dims = code_dims(in[0], grid, true)});
   out.push_back(scales);
   if (layout == Layout::kBoth && grid == ScaleGrid::kSegments)
     out.push_back(scales_of(in[0], grid, true));
@@ -196,15 +166,13 @@ Cost Quantize::cost(std::span<const TensorType> in, std::span<const TensorType> 
 }
 
 std::string Quantize::describe() const {
-  const std::string_view codes = is_nvfp4(grid) ? "float4_e2m1fn" : name_of(format);
-  return fmt::format("{} {} {}{}{}{}{}{}{}{}", codes, name_of(grid), name_of(layout),
+  return fmt::format("{} {} {}{}{}{}{}{}", name_of(format), name_of(grid), name_of(layout),
                      power_of_two ? ", powers of two" : "", rounds_up ? ", rounded up" : "",
                      rounds_to == DType::kBF16 ? ", of bfloat16" : "",
                      is_delayed ? ", delayed" : "",
                      !has_amax                    ? ""
                      : grid == ScaleGrid::kTensor ? " with its maximum"
-                                                  : " with maxima of columns",
-                     hadamard ? ", turned" : "", is_stochastic ? ", rounded stochastically" : "");
+                                                  : " with maxima of columns");
 }
 
 }  // namespace tokamak

@@ -1,4 +1,4 @@
-// Maxima and codes of matmuls in 8 and in 4 bits.
+// Maxima and codes of 8-bit matmuls.
 #pragma once
 
 #include "tokamak/ops/float8/grid.h"
@@ -8,23 +8,23 @@ namespace tokamak {
 
 // x is a matrix of M rows (all its leading dims) and K columns. Codes are dense along the dim over
 // which the matmul sums. They lie as x does if that dim is K; otherwise they are transposed to
-// [K, M16], where M16 is M rounded up to a multiple of 16 (of 32 with kMx and kNvfp4) and the
-// padding is zeros. Of 4-bit codes two share an element, so dims of codes are then half as long.
+// [K, M16], where M16 is M rounded up to a multiple of 16 (of 32 with kMx) and the padding is
+// zeros.
 
 /// Returns M16 for M rows of x.
 constexpr int64_t padded_tokens(int64_t rows, ScaleGrid grid = ScaleGrid::kTensor) {
-  const int64_t multiple = scale_type(grid) == DType::kU8 ? kMxBlock : 16;
+  const int64_t multiple = grid == ScaleGrid::kMx ? kMxBlock : 16;
   return (rows + multiple - 1) / multiple * multiple;
 }
 
 /// Returns what a price asks of scales that lie so.
 Cost::Scales cost_scales(ScaleGrid grid);
 
-/// Yields the greatest magnitude under each scale of `grid` (not kMx or kNvfp4), in fp32. The
-/// result is exact in any order, and NaN counts as greatest. An optional second input holds maxima
-/// of other values under the same scales. With `is_gated` (kTensor only) the last input is a row of
-/// a table of delayed scales (amax_history.h): where it has a scale x is not read and counts as
-/// zeros. Source: torchao 0.17, float8/float8_utils.py, tensor_to_amax.
+/// Yields the greatest magnitude under each scale of `grid` (not kMx), in fp32. The result is exact
+/// in any order, and NaN counts as greatest. An optional second input holds maxima of other values
+/// under the same scales. With `is_gated` (kTensor only) the last input is a row of a table of
+/// delayed scales (amax_history.h): where it has a scale x is not read and counts as zeros. Source:
+/// torchao 0.17, float8/float8_utils.py, tensor_to_amax.
 struct Amax {
   static constexpr std::string_view kName = "amax";
   static constexpr bool kIsKept = true;  ///< a few bytes save another pass over x
@@ -32,7 +32,6 @@ struct Amax {
   bool transposed = false;
   DType rounds_to = DType::kF32;  ///< x is rounded to it first, as a compute copy would be
   bool is_gated = false;
-  bool hadamard = false;  ///< kTensor: of the values that Quantize::hadamard makes
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -44,20 +43,19 @@ struct Amax {
 
 /// codes = rne(clamp(x scale)), where scale = largest / amax (core/float8.h). The inputs are x and
 /// its maxima, which may be left out if takes_maxima(), and must be with kMx, whose scales are
-/// those of core/mx.h. With kNvfp4 the maximum is that of the whole tensor, and scales and codes
-/// are those of core/nvfp4.h. The outputs are the codes as x lies, or transposed, or both (kTensor,
-/// or kSegments with its own maxima), and then the inverse scales, which have the dims of the
-/// maxima; those of both layouts of kSegments. With `is_delayed` (kTensor only) a third input is a
-/// row of a table of delayed scales (amax_history.h), whose scale is taken if it has one. With
-/// `has_amax` a last output holds the greatest magnitude of x or, of kRows as x lies with its own
-/// maxima, those of its columns, as the transposed codes want them. Source: torchao 0.17,
+/// those of core/mx.h. The outputs are the codes as x lies, or transposed, or both (kTensor, or
+/// kSegments with its own maxima), and then the inverse scales, which have the dims of the maxima;
+/// those of both layouts of kSegments. With `is_delayed` (kTensor only) a third input is a row of a
+/// table of delayed scales (amax_history.h), whose scale is taken if it has one. With `has_amax` a
+/// last output holds the greatest magnitude of x or, of kRows as x lies with its own maxima, those
+/// of its columns, as the transposed codes want them. Source: torchao 0.17,
 /// float8/float8_training_tensor.py.
 struct Quantize {
   static constexpr std::string_view kName = "quantize";
 
   enum class Layout : uint8_t { kRows, kTransposed, kBoth };
 
-  DType format = DType::kE4M3;  ///< but with kNvfp4
+  DType format = DType::kE4M3;
   ScaleGrid grid = ScaleGrid::kTensor;
   Layout layout = Layout::kRows;
   bool power_of_two = false;
@@ -65,12 +63,6 @@ struct Quantize {
   DType rounds_to = DType::kF32;  ///< see Amax::rounds_to
   bool is_delayed = false;
   bool has_amax = false;  ///< only with is_delayed or kRows
-  bool hadamard = false;  ///< kNvfp4, transposed: each 16 tokens are turned (hadamard_transform())
-  /// kNvfp4: codes are rounded up as often as values are near (E2M1::stochastic), by words that
-  /// follow from `stream`, from the place of a code and from the last input, rows i64 [B]: each
-  /// sample's index in the run, which no two steps share. So a clone rounds as the first did.
-  bool is_stochastic = false;
-  uint64_t stream = 0;
 
   /// The place of the inverse scales among the outputs.
   int inverse_output(bool transposed = false) const {

@@ -1,11 +1,8 @@
-#include <array>
 #include <bit>
-#include <cstring>
 #include <vector>
 
 #include "tokamak/core/float8.h"
 #include "tokamak/core/mx.h"
-#include "tokamak/core/nvfp4.h"
 #include "tokamak/ops/float8/quantize.h"
 #include "tokamak/ops/float8/values_cpu.h"
 
@@ -85,73 +82,6 @@ void encode_mx(const Matrix& m, bool rounds_up, const auto& value, Format* codes
   });
 }
 
-// Returns the 16 values from (row, column) on; padding is zeros.
-std::array<float, kNvfp4Block> sixteen(const Matrix& m, bool hadamard, const auto& value,
-                                       int64_t row, int64_t column) {
-  std::array<float, kNvfp4Block> values{};
-  for (int64_t i = 0; i < kNvfp4Block && column + i < m.columns(); ++i) {
-    if (!m.is_padding(column + i)) values[i] = value(m.value_at(row, column + i));
-  }
-  if (hadamard) hadamard_transform([&](uint32_t i) -> float& { return values[i]; });
-  return values;
-}
-
-uint32_t greatest(const std::array<float, kNvfp4Block>& values) {
-  uint32_t most = 0;
-  for (const float v : values) most = std::max(most, magnitude_of(v));
-  return most;
-}
-
-// Takes the maximum of each 16 neighbours, or 16 x 16, and encodes them; `amax` is of all.
-void encode_nvfp4(const Matrix& m, const Quantize& op, const auto& value, float amax,
-                  int64_t first_sample, uint8_t* codes, uint8_t* scales) {
-  const float tensor_scale = nvfp4_tensor_scale(amax);
-  const int64_t at_tensor = tensor_scale_index(m.rows(), m.columns());
-  std::fill_n(scales, at_tensor + 16, uint8_t{0});
-  std::memcpy(scales + at_tensor, &tensor_scale, sizeof(tensor_scale));
-  const uint64_t key = rounding_key(0, op.stream);
-  const int64_t blocks = (m.columns() + kNvfp4Block - 1) / kNvfp4Block;
-  const auto encode_row = [&](int64_t row, int64_t block, const auto& values, uint32_t most) {
-    const E4M3 scale = nvfp4_block_scale(std::bit_cast<float>(most), tensor_scale);
-    const float multiplier = nvfp4_multiplier(tensor_scale, static_cast<float>(scale));
-    const int64_t first = block * kNvfp4Block;
-    scales[m.scale_at(row, first)] = scale.bits;
-    std::array<uint32_t, 4> words{};
-    for (int64_t i = 0; i < kNvfp4Block && first + i < m.columns(); ++i) {
-      const float x = values[i] * multiplier;
-      const auto place = static_cast<uint64_t>((row * blocks + block) * kNvfp4Block + i);
-      if (op.is_stochastic && i % 4 == 0) words = philox(key, place / 4, first_sample);
-      const E2M1 code = op.is_stochastic ? E2M1::stochastic(x, words[i % 4]) : E2M1(x);
-      uint8_t& byte = codes[(row * m.columns() + first + i) / 2];
-      byte = static_cast<uint8_t>(i % 2 == 0 ? code.bits : byte | code.bits << 4U);
-    }
-  };
-  parallel_rows((m.rows() + kNvfp4Block - 1) / kNvfp4Block, [&](int64_t band) {
-    const int64_t first = band * kNvfp4Block;
-    const int64_t end = std::min(first + kNvfp4Block, m.rows());
-    for (int64_t block = 0; block < blocks; ++block) {
-      uint32_t shared = 0;
-      for (int64_t row = first; op.grid == ScaleGrid::kNvfp4Blocks && row < end; ++row)
-        shared = std::max(shared, greatest(sixteen(m, false, value, row, block * kNvfp4Block)));
-      for (int64_t row = first; row < end; ++row) {
-        const auto values = sixteen(m, op.hadamard, value, row, block * kNvfp4Block);
-        const bool is_shared = op.grid == ScaleGrid::kNvfp4Blocks;
-        encode_row(row, block, values, is_shared ? shared : greatest(values));
-      }
-    }
-  });
-}
-
-// Returns the greatest of `most` and of the values that are turned along tokens.
-float turned_maximum(const Matrix& m, const auto& value, float most) {
-  auto bits = std::bit_cast<uint32_t>(most);
-  for (int64_t row = 0; row < m.rows(); ++row) {
-    for (int64_t column = 0; column < m.columns(); column += kNvfp4Block)
-      bits = std::max(bits, greatest(sixteen(m, true, value, row, column)));
-  }
-  return std::bit_cast<float>(bits);
-}
-
 // maxima = max(maxima, |x|) under each scale.
 template <class T>
 void take_maxima(const Matrix& m, const T* x, bool to_bf16, float* maxima) {
@@ -178,46 +108,26 @@ Kernel prepare_mx(const Quantize& op, const KernelTypes& types) {
   });
 }
 
-Kernel prepare_nvfp4(const Quantize& op, const KernelTypes& types) {
-  const Matrix m(types.in[0], op.grid, op.layout == Quantize::Layout::kTransposed);
-  return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
-    return [=](const KernelArgs& a) {
-      const T* x = a.in[0].as<T>();
-      const auto value = [=, to_bf16 = op.rounds_to == DType::kBF16](int64_t i) {
-        return rounded(x[i], to_bf16);
-      };
-      encode_nvfp4(m, op, value, *a.in[1].as<float>(),
-                   op.is_stochastic ? *a.in[2].as<int64_t>() : 0, a.out[0].as<uint8_t>(),
-                   a.out[1].as<uint8_t>());
-    };
-  });
-}
-
 }  // namespace
 
 Kernel prepare(const Amax& op, const KernelTypes& types, std::string_view) {
-  const Matrix m(types.in[0], op.hadamard ? ScaleGrid::kNvfp4 : op.grid,
-                 op.transposed || op.hadamard);
+  const Matrix m(types.in[0], op.grid, op.transposed);
   const bool has_so_far = types.in.size() == (op.is_gated ? 3 : 2);
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
-    return [=, to_bf16 = op.rounds_to == DType::kBF16, is_gated = op.is_gated,
-            hadamard = op.hadamard](const KernelArgs& a) {
-      float* maxima = a.out[0].as<float>();
-      for (int64_t i = 0; i < a.out[0].numel(); ++i)
-        maxima[i] = has_so_far ? a.in[1].as<float>()[i] : 0.0F;
-      if (is_gated && *a.in.back().as<float>() > 0.0F) return;
-      const T* x = a.in[0].as<T>();
-      if (!hadamard) return take_maxima(m, x, to_bf16, maxima);
-      *maxima = turned_maximum(
-          m, [=](int64_t i) { return rounded(x[i], to_bf16); }, *maxima);
-    };
+    return
+        [=, to_bf16 = op.rounds_to == DType::kBF16, is_gated = op.is_gated](const KernelArgs& a) {
+          float* maxima = a.out[0].as<float>();
+          for (int64_t i = 0; i < a.out[0].numel(); ++i)
+            maxima[i] = has_so_far ? a.in[1].as<float>()[i] : 0.0F;
+          if (is_gated && *a.in.back().as<float>() > 0.0F) return;
+          take_maxima(m, a.in[0].as<T>(), to_bf16, maxima);
+        };
   });
 }
 
 Kernel prepare(const Quantize& op, const KernelTypes& types, std::string_view) {
   using Layout = Quantize::Layout;
   if (op.grid == ScaleGrid::kMx) return prepare_mx(op, types);
-  if (is_nvfp4(op.grid)) return prepare_nvfp4(op, types);
   return by_float(types.in[0].dtype, [&]<class T>() -> Kernel {
     return [op, type = types.in[0]](const KernelArgs& a) {
       const T* x = a.in[0].as<T>();

@@ -1,7 +1,6 @@
 #include "tokamak/gpu/float8.cuh"
 #include "tokamak/ops/float8/encode_gpu.cuh"
 #include "tokamak/ops/float8/mx_gpu.cuh"
-#include "tokamak/ops/float8/nvfp4_gpu.cuh"
 #include "tokamak/ops/float8/quantize.h"
 #include "tokamak/ops/float8/row_codes_gpu.cuh"
 #include "tokamak/ops/float8/tile_segments_gpu.cuh"
@@ -325,7 +324,6 @@ Kernel prepare(const Amax& op, const KernelTypes& types, const Setup& setup) {
       auto* most = args.out[0].as<uint32_t>();
       const Delayed delayed{.row = op.is_gated ? args.in.back().as<float>() : nullptr,
                             .most = most};
-      if (op.hadamard) return launch_turned_amax(values, most_blocks, most, stream);
       op.grid == ScaleGrid::kTensor ? launch_tensor_amax(values, most_blocks, delayed, stream)
                                     : launch_tile_amax(values, scales, most, stream);
     };
@@ -347,10 +345,6 @@ Kernel prepare(const Quantize& op, const KernelTypes& types, const Setup& setup)
       });
     }
     return [=](const KernelArgs& args) {
-      if (is_nvfp4(op.grid)) {
-        const Values<T> values{args.in[0].as<T>(), M, K, op.rounds_to == DType::kBF16};
-        return launch_nvfp4(op, values, args);
-      }
       op.format == DType::kE4M3 ? quantize<E4M3, T>(op, M, K, args)
                                 : quantize<E5M2, T>(op, M, K, args);
     };

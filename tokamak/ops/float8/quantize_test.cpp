@@ -4,7 +4,6 @@
 
 #include <fmt/format.h>
 
-#include "tokamak/core/random.h"
 #include "tokamak/ops/op_case.h"
 
 namespace tokamak {
@@ -37,17 +36,6 @@ OpCases cases_of<Amax>() {
   }
   c.good("of bfloat16", {.rounds_to = DType::kBF16}, {f32({64, 64})}).check_gradient = false;
   c.bad("1x32", {.grid = ScaleGrid::kMx}, {f32({4, 32})});
-  c.bad("1x16", {.grid = ScaleGrid::kNvfp4}, {f32({4, 32})});
-  for (const Dims& dims : {Dims{2, 37, 150}, Dims{256, 384}}) {
-    const Amax op{.transposed = true, .hadamard = true};
-    const std::string name = op.describe() + " of " + to_string(dims);
-    c.good(name, op, {f32(dims)}).check_gradient = false;
-    OpCase& more = c.good(name + ", so far", op, {f32(dims), f32({1})});
-    more.check_gradient = false;
-    more.fill = {{}, {.shift = 3.0}};
-    more.float_stays = {1};
-  }
-  c.bad("turned rows", {.grid = ScaleGrid::kRows, .hadamard = true}, {f32({4, 5})});
   for (const int64_t scale : {0, 3}) {
     OpCase& gated = c.good(fmt::format("gated by {}", scale), {.is_gated = true},
                            {f32({33, 64}), f32({1}), f32({5})});
@@ -62,49 +50,9 @@ OpCases cases_of<Amax>() {
   return c.cases;
 }
 
-namespace {
-
-// Codes of 4 bits, of which two share a byte.
-void add_nvfp4(CasesOf<Quantize>& c) {
-  using Layout = Quantize::Layout;
-  using enum ScaleGrid;
-  const auto add = [&](Quantize op, const Dims& dims) {
-    Types in{f32(dims), f32({1})};
-    if (op.is_stochastic) in.push_back({.dtype = DType::kI64, .dims = {2}});
-    OpCase& one = c.good(op.describe() + " of " + to_string(dims), op, in);
-    one.check_gradient = false;
-    one.fill = {{}, {.values = {5}}, {.values = {70000000001, 3}}};
-    one.float_stays = {1};
-  };
-  for (const Dims& dims : {Dims{3, 47, 150}, Dims{192, 256}}) {
-    for (const Layout layout : {Layout::kRows, Layout::kTransposed}) {
-      add({.grid = kNvfp4, .layout = layout}, dims);
-      add({.grid = kNvfp4, .layout = layout, .is_stochastic = true, .stream = 11}, dims);
-      add({.grid = kNvfp4Blocks, .layout = layout, .rounds_to = DType::kBF16}, dims);
-    }
-    add({.grid = kNvfp4, .layout = Layout::kTransposed, .hadamard = true}, dims);
-    add({.grid = kNvfp4,
-         .layout = Layout::kTransposed,
-         .hadamard = true,
-         .is_stochastic = true,
-         .stream = stream_of("a site")},
-        dims);
-  }
-  c.bad("half a byte", {.grid = kNvfp4}, {f32({4, 33}), f32({1})});
-  c.bad("no maximum of 1x16", {.grid = kNvfp4}, {f32({4, 32})});
-  c.bad("no samples", {.grid = kNvfp4, .is_stochastic = true}, {f32({4, 32}), f32({1})});
-  c.bad("samples of 8 bits", {.is_stochastic = true},
-        {f32({4, 32}), f32({1}), {.dtype = DType::kI64, .dims = {4}}});
-  c.bad("turned blocks", {.grid = kNvfp4Blocks, .layout = Layout::kTransposed, .hadamard = true},
-        {f32({4, 32}), f32({1})});
-}
-
-}  // namespace
-
 template <>
 OpCases cases_of<Quantize>() {
   CasesOf<Quantize> c;
-  add_nvfp4(c);
   const auto add = [&](const std::string& name, const Quantize& op, int64_t rows, int64_t columns) {
     const TensorType amax =
         maxima(rows, columns, op.grid, op.layout == Quantize::Layout::kTransposed);

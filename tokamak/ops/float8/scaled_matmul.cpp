@@ -34,8 +34,7 @@ std::string refused_by_devices(const ScaledMatmul& op, const KernelTypes& types)
     return "no device multiplies E5M2 by E5M2";
   if (types.in[0].dims.back() % 16 != 0 || types.in[2].dims[0] % 16 != 0)
     return "dims are no multiples of 16";
-  if (scale_type(op.a_grid) == DType::kU8)
-    return fmt::format("scales are by {}", name_of(op.a_grid));
+  if (op.a_grid == ScaleGrid::kMx) return "scales are by 1x32";
   if (!has_parts(op.a_grid) && !has_parts(op.b_grid)) return {};
   if (op.a_grid != ScaleGrid::kSegments || !has_parts(op.b_grid))
     return "no library has these grids together";
@@ -95,21 +94,6 @@ constexpr Variant kCublasMx{
     },
     .workspace = [](const void*, const KernelTypes&, const Target&) { return kCublasWorkspace; }};
 
-// Blocks of 16 x 16 are stored as segments of 16 are.
-constexpr Variant kCublasNvfp4{
-    .name = "cublaslt_nvfp4",
-    .backend = "gpu",
-    .library = "cublaslt_mx",
-    .accepts = [](const void* op, const KernelTypes& types) -> std::string {
-      const auto& mine = *static_cast<const ScaledMatmul*>(op);
-      if (mine.emulate) return "quantize.linear.nvfp4.emulate is set";
-      if (!is_nvfp4(mine.a_grid)) return "scales are not by 1x16";
-      if (row_codes(types.in[0]) % 32 != 0 || types.in[2].dims[0] % 16 != 0)
-        return "dims are no multiples of 32 and 16";
-      return {};
-    },
-    .workspace = [](const void*, const KernelTypes&, const Target&) { return kCublasWorkspace; }};
-
 void require_scales(const TensorType& scales, ScaleGrid grid, int64_t rows, int64_t columns) {
   const TensorType want{.dtype = scale_type(grid), .dims = scale_dims(grid, rows, columns)};
   TOK_REQUIRE(scales == want, "scaled_matmul: scales by {} want {}, got {}", name_of(grid),
@@ -120,32 +104,25 @@ void require_scales(const TensorType& scales, ScaleGrid grid, int64_t rows, int6
 
 int64_t decoded_bytes(const KernelTypes& types) {
   const int64_t sums = types.out[0].dtype == DType::kF32 ? 0 : types.out[0].numel();
-  const int64_t codes = types.in[0].numel() * codes_per_element(types.in[0].dtype) +
-                        types.in[2].numel() * codes_per_element(types.in[2].dtype);
-  return (codes + sums) * size_of(DType::kF32);
+  return (types.in[0].numel() + types.in[2].numel() + sums) * size_of(DType::kF32);
 }
 
 Types ScaledMatmul::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 4, 5);
   for (const TensorType& codes : {in[0], in[2]})
-    TOK_REQUIRE(codes_per_element(codes.dtype) > 0 && !codes.dims.empty(),
+    TOK_REQUIRE(is_float8(codes.dtype) && !codes.dims.empty(),
                 "scaled_matmul: wanted codes, got {}", to_string(codes));
-  TOK_REQUIRE((in[0].dtype == DType::kU8) == is_nvfp4(a_grid) &&
-                  (in[2].dtype == DType::kU8) == is_nvfp4(b_grid),
-              "scaled_matmul: {} by {} and {} by {} are no codes with such scales",
-              name_of(in[0].dtype), name_of(a_grid), name_of(in[2].dtype), name_of(b_grid));
   TOK_REQUIRE(in[2].dims.size() == 2 && in[0].dims.back() == in[2].dims[1],
               "scaled_matmul: inner dims differ: a is {}, b is {}", to_string(in[0].dims),
               to_string(in[2].dims));
   TOK_REQUIRE(out == DType::kF32 || out == DType::kBF16,
               "scaled_matmul: yields float32 or bfloat16");
-  TOK_REQUIRE((a_grid == ScaleGrid::kMx) == (b_grid == ScaleGrid::kMx) &&
-                  is_nvfp4(a_grid) == is_nvfp4(b_grid),
+  TOK_REQUIRE((a_grid == ScaleGrid::kMx) == (b_grid == ScaleGrid::kMx),
               "scaled_matmul: scales by {} and by {} do not go together", name_of(a_grid),
               name_of(b_grid));
   const int64_t n = in[2].dims[0];
-  require_scales(in[1], a_grid, rows_of(in[0]), row_codes(in[0]));
-  require_scales(in[3], b_grid, n, row_codes(in[2]));
+  require_scales(in[1], a_grid, rows_of(in[0]), in[0].dims.back());
+  require_scales(in[3], b_grid, n, in[2].dims[1]);
   TOK_REQUIRE(in.size() < 5 || in[4] == (TensorType{.dtype = out, .dims = {n}}),
               "scaled_matmul: bias wants {}[{}], got {}", name_of(out), n, to_string(in[4]));
   Dims dims = in[0].dims;
@@ -163,10 +140,10 @@ Cost ScaledMatmul::cost(std::span<const TensorType> in, std::span<const TensorTy
   cost.product = product;
   cost.dtype = emulate ? DType::kF32 : in[0].dtype;
   cost.scales = std::max(cost_scales(a_grid), cost_scales(b_grid));
+  cost.row_widths = in[0].dims.back() | in[2].dims[0] | in[2].dims[1];
   cost.m = rows_of(in[0]);
   cost.n = in[2].dims[0];
-  cost.k = row_codes(in[2]);
-  cost.row_widths = cost.n | cost.k;
+  cost.k = in[2].dims[1];
   cost.flops =
       2.0 * static_cast<double>(cost.m) * static_cast<double>(cost.n) * static_cast<double>(cost.k);
   return cost;
@@ -178,8 +155,8 @@ std::string ScaledMatmul::describe() const {
 }
 
 std::span<const Variant> ScaledMatmul::variants() {
-  static constexpr std::array kVariants{kOneDnn,   kCpuReference, kWgmma,    kCublas,
-                                        kCublasMx, kCublasNvfp4,  kGpuKernel};
+  static constexpr std::array kVariants{kOneDnn, kCpuReference, kWgmma,
+                                        kCublas, kCublasMx,     kGpuKernel};
   return kVariants;
 }
 

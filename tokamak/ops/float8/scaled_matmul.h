@@ -1,4 +1,4 @@
-// The matmul of codes of 8 or of 4 bits.
+// The matmul of 8-bit codes.
 #pragma once
 
 #include "tokamak/ops/float8/grid.h"
@@ -8,8 +8,7 @@ namespace tokamak {
 
 /// C[m, n] (+)= sum_k a[m, k] b[n, k], where a and b are codes times their inverse scales; sums are
 /// fp32. The inputs are the codes of A [.., k] and their inverse scales, the codes of B [n, k] and
-/// their inverse scales, and optionally a bias [n] of C's type. C has the dims [.., n]. Dims of
-/// 4-bit codes count elements of two, so that k is twice the last one. Source:
+/// their inverse scales, and optionally a bias [n] of C's type. C has the dims [.., n]. Source:
 /// Micikevicius et al., FP8 Formats for Deep Learning, 2022.
 struct ScaledMatmul {
   static constexpr std::string_view kName = "scaled_matmul";
@@ -37,10 +36,5 @@ struct ScaledMatmul {
 /// Returns the workspace of variant "onednn": operands decoded to fp32, and fp32 sums if C is
 /// narrower.
 int64_t decoded_bytes(const KernelTypes& types);
-
-/// Returns the codes in a row: k.
-inline int64_t row_codes(const TensorType& codes) {
-  return codes.dims.back() * codes_per_element(codes.dtype);
-}
 
 }  // namespace tokamak

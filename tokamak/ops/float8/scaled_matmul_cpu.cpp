@@ -1,10 +1,8 @@
 #include <array>
-#include <cstring>
 #include <vector>
 
 #include "tokamak/core/float8.h"
 #include "tokamak/core/mx.h"
-#include "tokamak/core/nvfp4.h"
 #include "tokamak/cpu/dispatch.h"
 #include "tokamak/cpu/gemm.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
@@ -19,13 +17,11 @@ struct Operand {
 
   int64_t rows() const { return rows_of(type); }
 
-  int64_t columns() const { return row_codes(type); }
+  int64_t columns() const { return type.dims.back(); }
 
   // Decodes all values, by rows.
   void decode(const void* codes, const Tensor& inverse, float* values) const {
-    if (type.dtype == DType::kU8) {
-      decode_nvfp4(static_cast<const uint8_t*>(codes), inverse.as<uint8_t>(), values);
-    } else if (type.dtype == DType::kE4M3) {
+    if (type.dtype == DType::kE4M3) {
       decode_as(static_cast<const E4M3*>(codes), inverse, values);
     } else {
       decode_as(static_cast<const E5M2*>(codes), inverse, values);
@@ -33,25 +29,6 @@ struct Operand {
   }
 
  private:
-  void decode_nvfp4(const uint8_t* codes, const uint8_t* scales, float* values) const {
-    float tensor_scale = 0.0F;
-    std::memcpy(&tensor_scale, scales + tensor_scale_index(rows(), columns()), sizeof(float));
-    parallel_rows(rows(), [&](int64_t row) {
-      float scale = 0.0F;
-      for (int64_t column = 0; column < columns(); ++column) {
-        if (column % kNvfp4Block == 0) {
-          E4M3 of_block;
-          of_block.bits = scales[scale_index(grid, rows(), columns(), row, column)];
-          scale = static_cast<float>(of_block) * tensor_scale;
-        }
-        const int64_t i = row * columns() + column;
-        E2M1 code;
-        code.bits = static_cast<uint8_t>(codes[i / 2] >> (i % 2 * 4) & 15);
-        values[i] = static_cast<float>(code) * scale;
-      }
-    });
-  }
-
   template <class Format>
   void decode_as(const Format* codes, const Tensor& inverse, float* values) const {
     if (grid == ScaleGrid::kMx) {

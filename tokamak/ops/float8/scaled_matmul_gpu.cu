@@ -1,5 +1,4 @@
 #include "tokamak/core/mx.h"
-#include "tokamak/core/nvfp4.h"
 #include "tokamak/gpu/dispatch.cuh"
 #include "tokamak/gpu/float8.cuh"
 #include "tokamak/gpu/gemm/gemm.h"
@@ -11,11 +10,9 @@
 namespace tokamak::gpu {
 namespace {
 
-static_assert(kScaleBlock % kProductDepth == 0 && kMxBlock % kProductDepth == 0 &&
-              kNvfp4Block % kProductDepth == 0);
+static_assert(kScaleBlock % kProductDepth == 0 && kMxBlock % kProductDepth == 0);
 
-// Codes of R rows, and the place of the inverse scale of row r in part k / 128, k / 32 with kMx, or
-// k / 16 with kNvfp4.
+// Codes of R rows, and the place of the inverse scale of row r in part k / 128, or k / 32 with kMx.
 struct Operand {
   const uint8_t* codes;
   const float* inverse = nullptr;
@@ -23,17 +20,11 @@ struct Operand {
   int64_t per_row = 0, per_block_row = 0, per_part = 0;
   const uint8_t* exponents = nullptr;  // null but with kMx
   int64_t K = 0;
-  const uint8_t* of_blocks = nullptr;  // null but with kNvfp4
 
   __device__ float scale_at(int64_t r, int64_t part) const {
     if (exponents != nullptr) {
       const int64_t at = scale_index(ScaleGrid::kMx, R, K, r, part * kMxBlock);
       return static_cast<float>(E8M0{exponents[at]});
-    }
-    if (of_blocks != nullptr) {
-      const int64_t at = scale_index(ScaleGrid::kNvfp4, R, K, r, part * kNvfp4Block);
-      return decode_float8<E4M3>(of_blocks[at]) *
-             *reinterpret_cast<const float*>(of_blocks + tensor_scale_index(R, K));
     }
     return inverse[r * per_row + r / kScaleBlock * per_block_row + part * per_part];
   }
@@ -43,9 +34,6 @@ Operand operand_of(ScaleGrid grid, int64_t R, int64_t K, const Tensor& codes,
                    const Tensor& inverse) {
   if (grid == ScaleGrid::kMx) {
     return {.codes = codes.as<uint8_t>(), .R = R, .exponents = inverse.as<uint8_t>(), .K = K};
-  }
-  if (is_nvfp4(grid)) {
-    return {.codes = codes.as<uint8_t>(), .R = R, .K = K, .of_blocks = inverse.as<uint8_t>()};
   }
   const int64_t per_row = scale_index(grid, R, K, 1, 0);
   return {.codes = codes.as<uint8_t>(),
@@ -66,17 +54,6 @@ struct Product {
   bool accumulate;
 };
 
-template <class Format>
-__device__ float decode_at(const uint8_t* codes, int64_t i) {
-  if constexpr (std::is_same_v<Format, E2M1>) {
-    E2M1 code;
-    code.bits = static_cast<uint8_t>(codes[i / 2] >> (i % 2 * 4) & 15);
-    return static_cast<float>(code);
-  } else {
-    return decode_float8<Format>(codes[i]);
-  }
-}
-
 // tile[k][r] = the code at (r0 + r, k0 + k), 0 outside.
 template <class Format>
 __device__ void load_tile(ProductTile<float>& tile, const Operand& from, int64_t K, int64_t r0,
@@ -86,7 +63,7 @@ __device__ void load_tile(ProductTile<float>& tile, const Operand& from, int64_t
     const int k = i % kProductDepth;
     const int r = i / kProductDepth;
     const bool is_inside = r0 + r < from.R && k0 + k < K;
-    tile[k][r] = is_inside ? decode_at<Format>(from.codes, (r0 + r) * K + k0 + k) : 0.0F;
+    tile[k][r] = is_inside ? decode_float8<Format>(from.codes[(r0 + r) * K + k0 + k]) : 0.0F;
   }
 }
 
@@ -134,7 +111,6 @@ using Multiply = void (*)(Product<Out>);
 
 template <class Out>
 Multiply<Out> multiply_of(DType a, DType b) {
-  if (a == DType::kU8) return multiply<E2M1, E2M1, Out>;
   return by_float8(a, [&]<class A>() -> Multiply<Out> {
     return by_float8(b, []<class B>() -> Multiply<Out> { return multiply<A, B, Out>; });
   });
@@ -148,10 +124,9 @@ template <class Out>
 Kernel portable_product(const ScaledMatmul& op, const KernelTypes& types) {
   const int64_t M = rows_of(types.in[0]);
   const int64_t N = types.in[2].dims[0];
-  const int64_t K = row_codes(types.in[2]);
+  const int64_t K = types.in[2].dims[1];
   const Multiply<Out> kernel = multiply_of<Out>(types.in[0].dtype, types.in[2].dtype);
   const int64_t part = op.a_grid == ScaleGrid::kMx                      ? kMxBlock
-                       : is_nvfp4(op.a_grid)                            ? kNvfp4Block
                        : is_by_part(op.a_grid) || is_by_part(op.b_grid) ? kScaleBlock
                                                                         : std::max<int64_t>(K, 1);
   return [=](const KernelArgs& args) {
@@ -182,61 +157,6 @@ struct AddBias {
 
   __device__ void operator()(int64_t i) const { c[i] += bias[i % N]; }
 };
-
-// factors = {the product of both tensors' scales, 1 if C is added to}.
-struct Factors {
-  const uint8_t* a;
-  const uint8_t* b;
-  float beta;
-  float* factors;
-
-  __device__ void operator()(int64_t) const {
-    factors[0] = *reinterpret_cast<const float*>(a) * *reinterpret_cast<const float*>(b);
-    factors[1] = beta;
-  }
-};
-
-// The library knows scales of blocks; the product of those of both tensors is its alpha, which lies
-// after its part of the workspace.
-Kernel nvfp4_product(const ScaledMatmul& op, const KernelTypes& types, const Setup& setup) {
-  constexpr int64_t kFactorBytes = 256;
-  const bool has_bias = types.in.size() == 5;
-  const bool adds_bias = has_bias && op.out != DType::kBF16;
-  const GemmShape shape{
-      .m = rows_of(types.in[0]),
-      .n = types.in[2].dims[0],
-      .k = row_codes(types.in[2]),
-      .transpose_b = true,
-      .in = types.in[0].dtype,
-      .out = op.out,
-      .bias = has_bias && !adds_bias,
-      .workspace_bytes = kCublasWorkspace - kFactorBytes,
-      .scaled = ScaledGemm{.in_b = types.in[2].dtype, .a_grid = op.a_grid, .b_grid = op.b_grid}};
-  const Gemm gemm(shape, *setup.device);
-  return [=](const KernelArgs& args) {
-    auto* factors =
-        reinterpret_cast<float*>(static_cast<std::byte*>(args.workspace) + shape.workspace_bytes);
-    const auto* a_scales = args.in[1].as<uint8_t>();
-    const auto* b_scales = args.in[3].as<uint8_t>();
-    launch_for(1, args.stream,
-               Factors{a_scales + tensor_scale_index(shape.m, shape.k),
-                       b_scales + tensor_scale_index(shape.n, shape.k),
-                       args.accumulate[0] ? 1.0F : 0.0F, factors});
-    gemm.run({.a = args.in[0].data,
-              .b = args.in[2].data,
-              .a_scales = a_scales,
-              .b_scales = b_scales,
-              .factors = factors,
-              .bias = shape.bias ? args.in[4].data : nullptr,
-              .c = args.out[0].data,
-              .workspace = args.workspace,
-              .accumulate = args.accumulate[0]},
-             args.stream);
-    if (adds_bias)
-      launch_for(shape.m * shape.n, args.stream,
-                 AddBias{args.in[4].as<float>(), args.out[0].as<float>(), shape.n});
-  };
-}
 
 // cuBLASLt takes scales of rows only for both operands: then a single scale is spread over rows,
 // after the library's part of the workspace. It adds only biases of bf16.
@@ -306,7 +226,6 @@ Kernel prepare(const ScaledMatmul& op, const KernelTypes& types, const Setup& se
   // hipBLASLt does not multiply these formats.
   const bool is_own = setup.variant == kGpuKernel.name || is_empty || kIsHip;
   if (!is_own && setup.variant == "wgmma_fp8") return hopper_product(op, types, setup);
-  if (!is_own && is_nvfp4(op.a_grid)) return nvfp4_product(op, types, setup);
   if (!is_own) return library_product(op, types, setup);
   return op.out == DType::kBF16 ? portable_product<__nv_bfloat16>(op, types)
                                 : portable_product<float>(op, types);

@@ -7,8 +7,8 @@
 namespace tokamak {
 
 /// Transposes codes [R, K] to [K, R]; the result equals quantizing the transposed values. R is a
-/// multiple of 16, or of 32 with kNvfp4Blocks. With kTensor the one inverse scale stays valid. With
-/// blocks the inverse scales are a second input, and a second output holds them transposed.
+/// multiple of 16. With kTensor the one inverse scale stays valid. With kBlocks the inverse scales
+/// are a second input, and a second output holds them transposed.
 struct TransposeCodes {
   static constexpr std::string_view kName = "transpose_codes";
   ScaleGrid grid = ScaleGrid::kTensor;

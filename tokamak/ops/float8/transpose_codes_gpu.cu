@@ -54,52 +54,11 @@ struct TransposeScales {
   }
 };
 
-// Codes of 4 bits and their scales: a thread takes two columns of 32 rows, whose codes are bytes.
-__global__ void __launch_bounds__(kThreads)
-    transpose_nvfp4(int64_t R, int64_t K, const uint8_t* codes, const uint8_t* scales,
-                    uint8_t* into, uint8_t* scales_into) {
-  constexpr int kRows = 32;
-  constexpr auto kGrid = ScaleGrid::kNvfp4Blocks;
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < 16) scales_into[tensor_scale_index(K, R) + i] = scales[tensor_scale_index(R, K) + i];
-  const int64_t k = i % (K / 2) * 2;
-  const int64_t r = i / (K / 2) * kRows;
-  if (r >= R) return;
-  uint32_t words[2][kRows / 8] = {};
-#pragma unroll
-  for (int j = 0; j < kRows; ++j) {
-    const uint32_t both = codes[((r + j) * K + k) / 2];
-    words[0][j / 8] |= (both & 15U) << (j % 8 * 4);
-    words[1][j / 8] |= (both >> 4U) << (j % 8 * 4);
-  }
-#pragma unroll
-  for (int c = 0; c < 2; ++c) {
-    store<kRows / 8>(reinterpret_cast<uint32_t*>(into + ((k + c) * R + r) / 2), words[c]);
-    for (int64_t part = r; part < r + kRows; part += 16)
-      scales_into[scale_index(kGrid, K, R, k + c, part)] =
-          scales[scale_index(kGrid, R, K, part, k + c)];
-  }
-}
-
-Kernel prepare_nvfp4(int64_t R, int64_t K) {
-  return [=](const KernelArgs& args) {
-    const cudaStream_t stream = as_stream(args.stream);
-    TOK_CUDA(
-        cudaMemsetAsync(args.out[1].data, 0, static_cast<size_t>(args.out[1].numel()), stream));
-    const unsigned blocks = blocks_for(std::max<int64_t>(R / 32 * (K / 2), 1));
-    transpose_nvfp4<<<blocks, kThreads, 0, stream>>>(
-        R, K, args.in[0].as<uint8_t>(), args.in[1].as<uint8_t>(), args.out[0].as<uint8_t>(),
-        args.out[1].as<uint8_t>());
-    TOK_CUDA_LAUNCHED();
-  };
-}
-
 }  // namespace
 
 Kernel prepare(const TransposeCodes& op, const KernelTypes& types, const Setup&) {
   const int64_t R = types.in[0].dims[0];
   const int64_t K = types.in[0].dims[1];
-  if (op.grid == ScaleGrid::kNvfp4Blocks) return prepare_nvfp4(R, 2 * K);
   const bool has_blocks = op.grid == ScaleGrid::kBlocks;
   return [=](const KernelArgs& args) {
     if (R == 0 || K == 0) return;

@@ -22,21 +22,6 @@ OpCases cases_of<TransposeCodes>() {
   add("tensor, odd columns", kTensor, 48, 37);
   add("blocks", kBlocks, 384, 896);
   add("parts of blocks", kBlocks, 144, 200);
-  for (const Dims& dims : {Dims{96, 112}, Dims{32, 46}}) {
-    const int64_t rows = dims[0];
-    const int64_t columns = dims[1];
-    const auto bytes = [](Dims of) {
-      return TensorType{.dtype = DType::kU8, .dims = std::move(of)};
-    };
-    OpCase& one =
-        c.good("blocks of 16 of " + to_string(dims), {.grid = kNvfp4Blocks},
-               {bytes({rows, columns / 2}), bytes(scale_dims(kNvfp4Blocks, rows, columns))});
-    one.check_gradient = false;
-    one.fill = {{.limit = 256}, {.limit = 256}};
-  }
-  c.bad("16 rows of 4 bits", {.grid = kNvfp4Blocks},
-        {{.dtype = DType::kU8, .dims = {16, 16}},
-         {.dtype = DType::kU8, .dims = scale_dims(kNvfp4Blocks, 16, 32)}});
   c.bad("scales of rows", {.grid = kRows}, {codes(16, 16)});
   c.bad("odd rows", {}, {codes(10, 16)});
   c.bad("scales of another grid", {.grid = kBlocks}, {codes(16, 16), f32({4})});

@@ -56,16 +56,6 @@ std::optional<Float8Recipe> find_float8_recipe(std::string_view name) {
       mx_recipe("mxfp8_cublas_rceil", true),
       mx_recipe("mxfp8_rceil", true),
       mx_recipe("mxfp8_emulated", false, true),
-      Float8Recipe{.name = "nvfp4",
-                   .x_of_y = kNvfp4,
-                   .w_of_y = kNvfp4Blocks,
-                   .g_of_dx = kNvfp4,
-                   .w_of_dx = kNvfp4Blocks,
-                   .of_dw = kNvfp4,
-                   .gradient = DType::kE4M3,
-                   .is_stochastic = true,
-                   .hadamard = true,
-                   .fast_y = false},
   };
   const auto* const found = std::find_if(kRecipes.begin(), kRecipes.end(),
                                          [&](const Float8Recipe& r) { return r.name == name; });

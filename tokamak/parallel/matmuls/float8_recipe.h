@@ -1,5 +1,4 @@
-// A recipe of training in 8 or in 4 bits: which operands are quantized, in which formats, under
-// which scales.
+// A recipe of 8-bit training: which operands are quantized, in which formats, under which scales.
 #pragma once
 
 #include <optional>
@@ -13,7 +12,7 @@ namespace tokamak {
 /// Describes y = x w^T, dx = g w and dw = g^T x, where g is the gradient of y. Each grid lies over
 /// codes that are dense along the dim over which the matmul sums. Sources: torchao 0.17,
 /// float8/config.py; Transformer Engine, common/recipe (delayed); Liu et al., DeepSeek-V3, arXiv
-/// 2412.19437, section 3.3; NVIDIA, Pretraining Large Language Models with NVFP4, arXiv 2509.25149.
+/// 2412.19437, section 3.3.
 struct Float8Recipe {
   std::string_view name;
   ScaleGrid x_of_y = ScaleGrid::kTensor;
@@ -21,12 +20,10 @@ struct Float8Recipe {
   ScaleGrid g_of_dx = ScaleGrid::kTensor;
   ScaleGrid w_of_dx = ScaleGrid::kTensor;
   ScaleGrid of_dw = ScaleGrid::kTensor;  ///< of both g and x
-  DType gradient = DType::kE5M2;         ///< the format of g; that of x and w is E4M3, or E2M1
+  DType gradient = DType::kE5M2;         ///< the format of g
   bool has_dw = true;                    ///< false: dw is computed in the compute dtype
   bool power_of_two = false;             ///< scales are rounded down to powers of two
   bool rounds_up = false;                ///< scales of kMx, so that nothing saturates
-  bool is_stochastic = false;            ///< g is rounded up as often as it is near
-  bool hadamard = false;                 ///< g and x of dw are turned along tokens
   bool fast_y = true;                    ///< adds in the tensor cores' own precision
 
   // A run chooses these beside the recipe.
@@ -48,8 +45,7 @@ struct Float8Recipe {
 
   /// Whether the codes of y are those of dx, transposed.
   bool has_one_weight() const {
-    return w_of_y == w_of_dx && (w_of_y == ScaleGrid::kTensor || w_of_y == ScaleGrid::kBlocks ||
-                                 w_of_y == ScaleGrid::kNvfp4Blocks);
+    return w_of_y == w_of_dx && (w_of_y == ScaleGrid::kTensor || w_of_y == ScaleGrid::kBlocks);
   }
 
   /// Whether dx and dw multiply the same codes of g.
@@ -67,29 +63,21 @@ struct Float8Recipe {
 
   /// Both dims of a quantized weight must be multiples of this.
   int64_t multiple() const {
-    return w_of_y == ScaleGrid::kBlocks ? kScaleBlock : wants_blackwell() ? kMxBlock : 16;
+    return w_of_y == ScaleGrid::kBlocks ? kScaleBlock : is_mx() ? kMxBlock : 16;
   }
 
-  /// Whether scales are those of microscaling formats.
+  /// Whether scales are those of microscaling formats, which want sm_100 or newer.
   bool is_mx() const { return w_of_y == ScaleGrid::kMx; }
-
-  /// Whether codes have 4 bits.
-  bool is_nvfp4() const { return tokamak::is_nvfp4(w_of_y); }
-
-  /// Whether only sm_100 and newer multiply the codes.
-  bool wants_blackwell() const { return is_mx() || is_nvfp4(); }
 
   /// The section of the keys that choose it.
   std::string_view section() const {
-    return is_mx()      ? "quantize.linear.mx"
-           : is_nvfp4() ? "quantize.linear.nvfp4"
-                        : "quantize.linear.float8";
+    return is_mx() ? "quantize.linear.mx" : "quantize.linear.float8";
   }
 };
 
-/// Finds "tensorwise", "delayed", "rowwise", "rowwise_with_gw_hp", "blockwise", one of torchao's MX
-/// recipes "mxfp8_cublas", "mxfp8_cublas_rceil", "mxfp8_rceil" and "mxfp8_emulated", or "nvfp4";
-/// returns nothing for other names.
+/// Finds "tensorwise", "delayed", "rowwise", "rowwise_with_gw_hp", "blockwise", or one of torchao's
+/// MX recipes "mxfp8_cublas", "mxfp8_cublas_rceil", "mxfp8_rceil" and "mxfp8_emulated"; returns
+/// nothing for other names.
 std::optional<Float8Recipe> find_float8_recipe(std::string_view name);
 
 }  // namespace tokamak

@@ -40,11 +40,7 @@ int count_blocks(const Graph& graph) {
 class Marker {
  public:
   Marker(Graph& graph, const Float8Layers& layers, std::vector<std::string>& notes)
-      : graph_(graph),
-        layers_(layers),
-        notes_(notes),
-        num_blocks_(count_blocks(graph)),
-        first_at_end_(num_blocks_ - layers.bf16_at_end.value_or((15 * num_blocks_ + 99) / 100)) {}
+      : graph_(graph), layers_(layers), notes_(notes), num_blocks_(count_blocks(graph)) {}
 
   Float8Marks run() {
     for (int32_t i = 0; i < graph_.size(); ++i) {
@@ -103,10 +99,9 @@ class Marker {
 
   std::string why_not(const StateDecl& weight, int block) const {
     if (block < layers_.bf16_at_start)
-      return fmt::format("{}.bf16_layers_at_start = {}", layers_.section, layers_.bf16_at_start);
-    if (block >= first_at_end_)
-      return fmt::format("{}.bf16_layers_at_end = {}", layers_.section,
-                         num_blocks_ - first_at_end_);
+      return fmt::format("quantize.linear.float8.bf16_layers_at_start = {}", layers_.bf16_at_start);
+    if (block >= num_blocks_ - layers_.bf16_at_end)
+      return fmt::format("quantize.linear.float8.bf16_layers_at_end = {}", layers_.bf16_at_end);
     return layers_.filter(weight.name, weight.type.dims);
   }
 
@@ -118,7 +113,6 @@ class Marker {
   const Float8Layers& layers_;
   std::vector<std::string>& notes_;
   const int num_blocks_;
-  const int64_t first_at_end_;
   Float8Marks marks_;
   std::map<Value, bool> is_marked_;               // by weight
   std::set<Value> inputs_;                        // of marked products

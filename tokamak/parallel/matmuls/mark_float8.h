@@ -2,9 +2,7 @@
 #pragma once
 
 #include <functional>
-#include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "tokamak/graph/graph.h"
@@ -22,9 +20,8 @@ inline constexpr const char* kHeadWeight = "lm_head.weight";
 /// Which matmuls of blocks and of the head are quantized.
 struct Float8Layers {
   Float8Filter filter;
-  int64_t bf16_at_start = 0;               ///< blocks of the model that stay in the compute dtype
-  std::optional<int64_t> bf16_at_end = 0;  ///< none: the last 15 %, rounded up
-  std::string_view section = "quantize.linear.float8";  ///< of the keys that say so
+  int64_t bf16_at_start = 0;  ///< blocks of the model that stay in the compute dtype
+  int64_t bf16_at_end = 0;
   bool long_loss_chunks = false;  ///< as long as with a head in the compute dtype
 };
 

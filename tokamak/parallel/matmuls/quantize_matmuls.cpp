@@ -7,7 +7,6 @@
 
 #include <fmt/format.h>
 
-#include "tokamak/core/random.h"
 #include "tokamak/graph/passes.h"
 #include "tokamak/graph/rewriter.h"
 #include "tokamak/ops/comm/collective.h"
@@ -31,7 +30,7 @@ bool is_of_head(const Label& label) {
   return label.block < 0;
 }
 
-using Layout = Quantize::Layout;
+using CodeLayout = Quantize::Layout;
 
 class Quantizer {
  public:
@@ -97,10 +96,10 @@ class Quantizer {
     // What is whole on this rank is multiplied both ways.
     const bool both = codes.role == Float8Role::kG && !spread_.contains(codes.origin);
     const Codes whole = codes_of(codes.origin, ScaleGrid::kTensor,
-                                 both ? Layout::kBoth : Layout::kRows, codes.role);
+                                 both ? CodeLayout::kBoth : CodeLayout::kRows, codes.role);
     std::vector<Value> parts;
     for (const Value v : n.in)
-      parts.push_back(codes_of(v, ScaleGrid::kTensor, Layout::kRows, codes.role).codes);
+      parts.push_back(codes_of(v, ScaleGrid::kTensor, CodeLayout::kRows, codes.role).codes);
     const Value moved = to_.add_node(n.rules, n.op, std::move(parts))[0];
     Node& made = to_.mutable_node(moved.node);
     made.is_dropped = n.is_dropped;
@@ -141,7 +140,7 @@ class Quantizer {
     const Node& n = graph_.node(i);
     module_ = n.as<Linear>()->module;
     is_product_ = true;
-    const Codes x = codes_of(n.in[0], recipe_.x_of_y, Layout::kRows, Float8Role::kX);
+    const Codes x = codes_of(n.in[0], recipe_.x_of_y, CodeLayout::kRows, Float8Role::kX);
     const Codes w = weight_codes(n.in[1], recipe_.w_of_y, false);
     if (makes_codes_of_dx_early(n)) weight_codes(n.in[1], recipe_.w_of_dx, true);
     std::vector<Value> in{x.codes, x.inverse, w.codes, w.inverse};
@@ -163,8 +162,8 @@ class Quantizer {
     const bool both = recipe_.has_dw && recipe_.makes_both_at_once() && !is_of_head(n.label);
     module_ = n.as<LinearGradInput>()->module;
     is_product_ = false;
-    const Codes g =
-        codes_of(n.in[0], recipe_.g_of_dx, both ? Layout::kBoth : Layout::kRows, Float8Role::kG);
+    const Codes g = codes_of(n.in[0], recipe_.g_of_dx, both ? CodeLayout::kBoth : CodeLayout::kRows,
+                             Float8Role::kG);
     const Codes w = weight_codes(n.in[1], recipe_.w_of_dx, true);
     multiply(i, recipe_.g_of_dx, recipe_.w_of_dx, recipe_.fast_dx,
              {g.codes, g.inverse, w.codes, w.inverse});
@@ -176,8 +175,8 @@ class Quantizer {
     is_product_ = false;
     const Codes g = is_of_head(n.label)
                         ? gradient_of_logits(n.in[1])
-                        : codes_of(n.in[1], recipe_.of_dw, Layout::kTransposed, Float8Role::kG);
-    const Codes x = codes_of(n.in[0], recipe_.of_dw, Layout::kTransposed, Float8Role::kX);
+                        : codes_of(n.in[1], recipe_.of_dw, CodeLayout::kTransposed, Float8Role::kG);
+    const Codes x = codes_of(n.in[0], recipe_.of_dw, CodeLayout::kTransposed, Float8Role::kX);
     multiply(i, recipe_.of_dw, recipe_.of_dw, recipe_.fast_dw,
              {g.codes, g.inverse, x.codes, x.inverse});
   }
@@ -185,8 +184,8 @@ class Quantizer {
   // Logits take so much memory that only one layout of their gradient's codes is made beside them.
   Codes gradient_of_logits(Value v) {
     if (!recipe_.has_one_gradient() || graph_.type(v).dims[0] % 16 != 0)
-      return codes_of(v, recipe_.of_dw, Layout::kTransposed, Float8Role::kG);
-    codes_of(v, ScaleGrid::kTensor, Layout::kRows, Float8Role::kG);
+      return codes_of(v, recipe_.of_dw, CodeLayout::kTransposed, Float8Role::kG);
+    codes_of(v, ScaleGrid::kTensor, CodeLayout::kRows, Float8Role::kG);
     return transposed_rows(v);
   }
 
@@ -218,31 +217,22 @@ class Quantizer {
   }
 
   // Returns the codes of an activation or an output gradient.
-  Codes codes_of(Value v, ScaleGrid grid, Layout layout, Float8Role role) {
-    const bool transposed = layout == Layout::kTransposed;
+  Codes codes_of(Value v, ScaleGrid grid, CodeLayout layout, Float8Role role) {
+    const bool transposed = layout == CodeLayout::kTransposed;
     if (const auto made = codes_.find({v, grid, transposed}); made != codes_.end())
       return made->second;
     if (carriers_.contains(v.node)) return codes_[{v, grid, true}] = transposed_rows(v);
     const DType format = role == Float8Role::kG ? recipe_.gradient : DType::kE4M3;
-    const bool is_of_dw = transposed && is_nvfp4(grid);
-    Quantize op{.format = format,
-                .grid = grid,
-                .layout = layout,
-                .hadamard = recipe_.hadamard && is_of_dw,
-                .is_stochastic = recipe_.is_stochastic && role == Float8Role::kG};
+    Quantize op{.format = format, .grid = grid, .layout = layout};
     // Scales of a whole tensor, or of whole rows of the joint output gradient, cover all its parts.
     std::vector<Value> members{v};
-    const ScaleGrid of_maxima = maxima_grid(grid);
-    const bool is_of_all =
-        of_maxima == ScaleGrid::kTensor || (grid == ScaleGrid::kRows && !transposed);
+    const bool is_of_all = grid == ScaleGrid::kTensor || (grid == ScaleGrid::kRows && !transposed);
     if (const auto all = gradients_.all_of.find(v); all != gradients_.all_of.end() && is_of_all)
       members = all->second;
     Value amax;
     if (!op.takes_maxima() || members.size() > 1) {
-      const bool is_across = transposed && of_maxima != ScaleGrid::kTensor;
-      amax = amax_of_all(
-          {.grid = of_maxima, .transposed = is_across || op.hadamard, .hadamard = op.hadamard},
-          members, role, [&](Value m) { return rewriter_(m); });
+      amax = amax_of_all({.grid = grid, .transposed = transposed && grid != ScaleGrid::kTensor},
+                         members, role, [&](Value m) { return rewriter_(m); });
     }
     if (spread_.contains(v)) amax = over_tp(amax, role);
     op.has_amax = wants_columns_.contains(v) && grid == ScaleGrid::kRows && !transposed &&
@@ -277,20 +267,15 @@ class Quantizer {
       op.has_amax = keeps_maximum(role) && staged_.insert(key).second;
       in.push_back(table_.row(to_, module_, role));
     }
-    if (op.is_stochastic) {
-      op.stream = stream_of(fmt::format("nvfp4.{}.{}.{}", to_.label.block, module_,
-                                        op.layout == Layout::kTransposed));
-      in.push_back(to_.read(to_.states().find(kSampleRows)));
-    }
     const std::vector<Value> out = to_.add(op, std::move(in));
     if (op.is_delayed && op.has_amax) table_.stage(to_, module_, role, out.back());
     if (!op.is_delayed && op.has_amax) amax_[{key, op.grid, true}] = out.back();
-    if (op.layout != Layout::kTransposed)
+    if (op.layout != CodeLayout::kTransposed)
       codes_[{key, op.grid, false}] = {.codes = out[0], .inverse = out[op.inverse_output()]};
-    if (op.layout != Layout::kRows)
+    if (op.layout != CodeLayout::kRows)
       codes_[{key, op.grid, true}] = {.codes = out[op.inverse_output() - 1],
                                       .inverse = out[op.inverse_output(true)]};
-    return codes_[{key, op.grid, op.layout == Layout::kTransposed}];
+    return codes_[{key, op.grid, op.layout == CodeLayout::kTransposed}];
   }
 
   // The backward may have x and w in other parts than the forward, which has kept their maxima.
@@ -356,7 +341,7 @@ class Quantizer {
       const Codes rows = weight_codes(w, grid, false);
       const LabelScope scope(to_, keeps_both_layouts(w) ? label : here);
       std::vector<Value> in{rows.codes};
-      if (grid != ScaleGrid::kTensor) in.push_back(rows.inverse);
+      if (grid == ScaleGrid::kBlocks) in.push_back(rows.inverse);
       const std::vector<Value> out = to_.add(TransposeCodes{.grid = grid}, std::move(in));
       return codes_[{w, grid, true}] = {.codes = out[0],
                                         .inverse = out.size() > 1 ? out[1] : rows.inverse};
@@ -368,14 +353,13 @@ class Quantizer {
         (transposed && !is_of_head(here) && stays(source_of(w).first) && !keeps_both_layouts(w));
     const DType rounds_to = source_of(w).second;
     const auto source = [&](Value m) { return rewriter_(source_of(m).first); };
-    const Layout one = transposed ? Layout::kTransposed : Layout::kRows;
+    const CodeLayout one = transposed ? CodeLayout::kTransposed : CodeLayout::kRows;
     Quantize op{.format = DType::kE4M3, .grid = grid, .layout = one, .rounds_to = rounds_to};
     Value amax;
     if (!op.takes_maxima()) {
-      const ScaleGrid of_maxima = maxima_grid(grid);
-      const bool is_tensor = of_maxima == ScaleGrid::kTensor;
+      const bool is_tensor = grid == ScaleGrid::kTensor;
       amax = amax_of_all(
-          {.grid = of_maxima, .transposed = transposed && !is_tensor, .rounds_to = rounds_to},
+          {.grid = grid, .transposed = transposed && !is_tensor, .rounds_to = rounds_to},
           sharing_scale_of(w), Float8Role::kW, source);
       if (is_tensor && groups_.tp.size > 1) amax = over_tp(amax, Float8Role::kW);
     }
@@ -401,10 +385,10 @@ class Quantizer {
   SharedScales weights_of_;
   Float8Table table_;
   bool has_maxima_ = false;
-  std::string module_;                 // of the matmul that is replaced
-  bool is_product_ = true;             // and not a gradient
-  Value factor_;                       // of the optimizer
-  std::set<Value> staged_;             // whose maxima are kept
+  std::string module_;      // of the matmul that is replaced
+  bool is_product_ = true;  // and not a gradient
+  Value factor_;            // of the optimizer
+  std::set<Value> staged_;  // whose maxima are kept
   CodeGathers gathers_;
   std::map<Value, std::string> of_backward_;  // weights that no forward reads: modules
   SharedGradients gradients_;

@@ -6,9 +6,6 @@
 
 namespace tokamak {
 
-/// The State that has each sample's index in the run, i64 [batch]: stochastic rounding draws by it.
-inline constexpr const char* kSampleRows = "rows";
-
 /// The ranks among which one rank's weights, and its scales, are spread.
 struct Float8Groups {
   CommGroup tp;        ///< hold other parts of the same weights' matrices
@@ -23,12 +20,10 @@ struct Float8Groups {
 /// (code_gathers.h); others are quantized in each forward and backward. Composites are expanded
 /// first: each chunk of the head has scales of its own tokens, and all chunks multiply the same
 /// codes of its weight. The scale of a whole weight covers all ranks that have parts of it, and
-/// that of a value that travels over tp as codes (code_carriers.h) covers the ranks of tp. A recipe
-/// that rounds stochastically wants kSampleRows in the graph's State. Delayed scales come from a
-/// table (float8_table.h), which a graph with an update renews at its
-/// end. With `has_scales`, which only such a graph may have, each row of the table has a scale, so
-/// that none is made of the values' maxima. Throws Error if a dim is not a multiple of what the
-/// recipe takes.
+/// that of a value that travels over tp as codes (code_carriers.h) covers the ranks of tp. Delayed
+/// scales come from a table (float8_table.h), which a graph with an update renews at its end. With
+/// `has_scales`, which only such a graph may have, each row of the table has a scale, so that none
+/// is made of the values' maxima. Throws Error if a dim is not a multiple of what the recipe takes.
 Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const Float8Groups& groups,
                        bool has_scales = false);
 

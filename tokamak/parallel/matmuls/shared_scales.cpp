@@ -19,7 +19,7 @@ class GradientFinder {
       : graph_(graph),
         weights_of_(weights_of),
         carriers_(carriers),
-        has_scale_of_all_(maxima_grid(recipe.g_of_dx) == ScaleGrid::kTensor) {
+        has_scale_of_all_(recipe.g_of_dx == ScaleGrid::kTensor) {
     for (int32_t i = 0; i < graph.size(); ++i)
       for_each_use(graph.node(i), [&](Value v) { users_[v].push_back(i); });
   }

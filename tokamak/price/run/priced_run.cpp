@@ -16,18 +16,17 @@ namespace {
 
 constexpr const char* kFloat8 = "quantize.linear.float8";
 constexpr const char* kMx = "quantize.linear.mx";
-constexpr const char* kNvfp4 = "quantize.linear.nvfp4";
-
-// Returns what model.converters name for matmuls of so few bits.
-const char* converter_of(const Config& config, price::Precision linear) {
-  if (linear == price::Precision::kFp4) return kNvfp4;
-  return has_mx(config) ? kMx : kFloat8;
-}
 
 }  // namespace
 
 bool plans_codes(price::Precision linear, const price::Machine& machine) {
   return price::is_low(linear) && machine.software.own_casts == 0;
+}
+
+void require_planned(price::Precision linear, const price::Machine& machine) {
+  TOK_REQUIRE(linear != price::Precision::kFp4 || !plans_codes(linear, machine),
+              "precision fp4: this program has no matmuls in 4 bits; --software prices programs "
+              "that have");
 }
 
 void apply_software(const price::Software& software, RunShape& shape) {
@@ -47,7 +46,7 @@ RunShape priced_shape(const Config& config, price::Precision linear, const price
   Config planned = config;
   planned.model.converters.clear();
   if (plans_codes(linear, machine))
-    planned.model.converters.emplace_back(converter_of(config, linear));
+    planned.model.converters.emplace_back(has_mx(config) ? kMx : kFloat8);
   RunShape shape = shape_of(planned, model, place);
   apply_software(machine.software, shape);
   return shape;
@@ -79,8 +78,7 @@ namespace {
 // Throws Error if the machine does not multiply the codes that the configuration names.
 void require_blackwell(const PriceRequest& request, const Target& target) {
   const auto codes = float8_of(request.config);
-  if (!codes || !codes->recipe.wants_blackwell() || request.linear == price::Precision::kBf16)
-    return;
+  if (!codes || !codes->recipe.is_mx() || request.linear == price::Precision::kBf16) return;
   const std::string why = why_no_float8(codes, target);
   TOK_REQUIRE(why.empty(), "model.converters: {}", why);
 }
@@ -90,6 +88,7 @@ void require_blackwell(const PriceRequest& request, const Target& target) {
 PricedRun price_run(const PriceRequest& request) {
   const Config& config = request.config;
   const Target target = priced_target(config, request.machine);
+  require_planned(request.precision(), request.machine);
   require_blackwell(request, target);
   using Which = PlannedRanks::Which;
   const Which which = request.all_ranks     ? (request.wants_spans ? Which::kOwnAll : Which::kAll)
@@ -122,24 +121,21 @@ double memory_limit(const price::Machine& machine) {
 }
 
 price::Precision linear_precision(const Config& config) {
-  if (has_nvfp4(config)) return price::Precision::kFp4;
   return has_float8(config) || has_mx(config) ? price::Precision::kFp8 : price::Precision::kBf16;
 }
 
 price::Precision products_precision(const Config& config, price::Precision linear) {
   const auto& keys = config.quantize.linear;
-  const bool emulates = has_nvfp4(config) ? keys.nvfp4.emulate
-                        : has_mx(config)  ? keys.mx.emulate
-                                          : keys.float8.emulate;
+  const bool emulates = has_mx(config) ? keys.mx.emulate : keys.float8.emulate;
   const bool is_fp32 = price::is_low(linear) ? emulates : compute_type(config) == DType::kF32;
   return is_fp32 ? price::Precision::kFp32 : linear;
 }
 
 void set_linear_precision(Config& config, price::Precision precision) {
-  if (linear_precision(config) == precision) return;
+  const bool is_low = price::is_low(precision);
+  if (is_low == price::is_low(linear_precision(config))) return;
   config.model.converters.clear();
-  if (price::is_low(precision))
-    config.model.converters.emplace_back(converter_of(config, precision));
+  if (is_low) config.model.converters.emplace_back(kFloat8);
 }
 
 std::string memory_advice(const PricedRun& run, const Config& config, const Degrees& degrees) {

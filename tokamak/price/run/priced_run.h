@@ -43,6 +43,9 @@ struct PricedRun {
 /// compute dtype, and price_options() adds the casts of the machine's software.
 bool plans_codes(price::Precision linear, const price::Machine& machine);
 
+/// Throws Error where the plan would have matmuls in a precision that this program has none of.
+void require_planned(price::Precision linear, const price::Machine& machine);
+
 /// Takes from a plan what a machine's software does not do: merged matmuls, compute copies that
 /// updates write, cut sequences, covered collectives, gathers by copy engines, device graphs.
 void apply_software(const price::Software& software, RunShape& shape);
@@ -71,7 +74,8 @@ price::Precision linear_precision(const Config& config);
 /// computes in it without codes, else `linear`.
 price::Precision products_precision(const Config& config, price::Precision linear);
 
-/// Makes model.converters choose `precision`.
+/// Makes model.converters choose `precision`, or fp8 where that is fp4, for which they have no
+/// name.
 void set_linear_precision(Config& config, price::Precision precision);
 
 /// Returns in one line what would make a plan smaller, the most effective first.

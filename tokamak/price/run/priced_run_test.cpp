@@ -287,16 +287,15 @@ TEST(PricedRun, ScalingAllRatesScalesTheStep) {
 
 TEST(PricedRun, FewerBitsAreFaster) {
   PriceRequest request = request_of({"--model.flavor=8B", "--training.seq_len=8192"}, 1, "b200");
-  const auto peak = [&] { return price_run(request).planned.fullest().peak_bytes(); };
   const double bf16 = seconds_of(request);
   request.linear = price::Precision::kFp8;
+  EXPECT_LT(seconds_of(request), 0.85 * bf16);
+  request.machine.software.own_casts = 1;
   const double fp8 = seconds_of(request);
-  const int64_t bytes = peak();
-  request.config.quantize.linear.nvfp4.bf16_layers_at_end = 0;
-  EXPECT_LT(fp8, 0.85 * bf16);
   request.linear = price::Precision::kFp4;
   EXPECT_LT(seconds_of(request), fp8);
-  EXPECT_LT(peak(), bytes);
+  request.machine.software.own_casts = 0;
+  EXPECT_THROW(price_run(request), Error);
 }
 
 // With the software's own casts the plan is that of bf16.

@@ -1,4 +1,4 @@
-// Tests the prices of plans with codes of 8 and of 4 bits.
+// Tests the prices of plans with 8-bit codes.
 #include <gtest/gtest.h>
 
 #include "tokamak/ops/comm/collective.h"
@@ -49,41 +49,6 @@ TEST(CodePrice, FollowsScalesAndBits) {
   const double elements = 64.0 * 64.0;
   const double rate = machine.device.memory_bytes_per_s * machine.device.memory_efficiency;
   EXPECT_NEAR(task_seconds(encode, machine), (3.0 * elements + 8.0) / rate / 0.5, 1e-6);
-}
-
-TEST(CodePrice, CountsTwoCodesOfFourBitsInAByte) {
-  const auto with_fp4 = [](Machine machine) {
-    machine.device.peak_flops[Precision::kFp4] = 4e15;
-    machine.device.gemm_efficiency[Precision::kFp4] = 0.5;
-    return machine;
-  };
-  Machine machine = with_fp4(fast_memory());
-  machine.device.gemm_parts_share = 0.5;
-  const auto codes = [](int64_t rows, int64_t k) {
-    return Operand{.type = {.dtype = DType::kU8, .dims = {rows, k / 2}},
-                   .strides = row_major({rows, k / 2})};
-  };
-  const auto scales = [](int64_t rows, int64_t k) {
-    const Dims dims = scale_dims(ScaleGrid::kNvfp4, rows, k);
-    return Operand{.type = {.dtype = DType::kU8, .dims = dims}, .strides = row_major(dims)};
-  };
-  const Task matmul = task_of(
-      ScaledMatmul{
-          .out = DType::kBF16, .a_grid = ScaleGrid::kNvfp4, .b_grid = ScaleGrid::kNvfp4Blocks},
-      {codes(1280, 4096), scales(1280, 4096), codes(1280, 4096), scales(1280, 4096)},
-      {bf16({1280, 1280})});
-  EXPECT_EQ(cost_of(matmul).k, 4096);
-  const double fp4 = gemm(machine, 1280, 1280, 4096, Precision::kFp4);
-  EXPECT_NEAR(task_seconds(matmul, machine), fp4 / 0.5, 1e-9 * fp4);
-
-  machine = clockwork();
-  machine.device.encode_parts_share = 0.5;
-  const Operand maximum{.type = {.dtype = DType::kF32, .dims = {1}}, .strides = {1}};
-  const Task encode = task_of(Quantize{.grid = ScaleGrid::kNvfp4}, {bf16({128, 64}), maximum},
-                              {codes(128, 64), scales(128, 64)});
-  const double bytes = 128.0 * 64.0 * 2.5 + 4.0 + 512.0 + 16.0;
-  const double rate = machine.device.memory_bytes_per_s * machine.device.memory_efficiency;
-  EXPECT_NEAR(task_seconds(encode, machine), bytes / rate / 0.5, 1e-6);
 }
 
 // Scales of rows as torchao has them: slower matmuls, casts that read more than once, and values

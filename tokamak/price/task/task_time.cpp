@@ -268,7 +268,6 @@ double TaskTimes::memory_bound_seconds(const Task& task, const Cost& cost, doubl
 }
 
 Precision TaskTimes::precision_of(DType dtype) const {
-  if (dtype == DType::kU8) return Precision::kFp4;  // codes of 4 bits lie in bytes of two
   if (is_float8(dtype)) return Precision::kFp8;
   return dtype == DType::kBF16 ? Precision::kBf16 : Precision::kFp32;
 }
