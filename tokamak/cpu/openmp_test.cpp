@@ -142,7 +142,6 @@ TEST(OpenMp, NobodySpinsForAThreadThatIsLate) {
   EXPECT_LT(cpu_seconds() - before, 10e-3);
 }
 
-// Teams work in pairs after some time, and then try the other cores again.
 TEST(OpenMp, PartsAndBarriersHoldBesideBusyThreads) {
   std::atomic<bool> is_over = false;
   std::vector<std::thread> busy(2 * std::max(1U, std::thread::hardware_concurrency()));
