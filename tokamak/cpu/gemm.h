@@ -1,5 +1,4 @@
-// Dense matmuls at the machine's rate, behind a plain interface: oneDNN's where built in, our own
-// for bf16 gradients on AMX.
+// Dense matmuls at the machine's rate, by oneDNN behind a plain interface.
 #pragma once
 
 #include <memory>

@@ -6,7 +6,6 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/cpu/gemm.h"
-#include "tokamak/cpu/gemm_amx.h"
 #include "tokamak/cpu/gemm_widened.h"
 
 // The bf16 call behind oneDNN's inner products, exported but in no header; null where missing.
@@ -100,16 +99,14 @@ bool run_bf16_gemm(const GemmShape& s, const void* a, const void* b, void* c, bo
 }  // namespace
 
 struct Gemm::Impl {
-  enum class Way : uint8_t { kMatmul, kBlas, kAmx, kWidened };
+  enum class Way : uint8_t { kMatmul, kBlas, kWidened };
 
   GemmShape shape;
   Way way = Way::kMatmul;
   std::optional<Matmul> matmul;
 
   explicit Impl(const GemmShape& s) : shape(s) {
-    if (is_for_amx(s)) {
-      way = Way::kAmx;
-    } else if (is_for_blas(s)) {
+    if (is_for_blas(s)) {
       way = Way::kBlas;
     } else if (const auto overwrites = describe(s, false), adds = describe(s, true);
                overwrites && adds) {
@@ -132,7 +129,6 @@ Gemm::Gemm(const GemmShape& shape) {
 void Gemm::run(const void* a, const void* b, const void* bias, void* c, bool accumulate) const {
   const GemmShape& shape = impl_->shape;
   using Way = Impl::Way;
-  if (impl_->way == Way::kAmx) return run_amx(shape, a, b, bias, c, accumulate);
   if (impl_->way == Way::kBlas) return run_blas(shape, a, b, c, accumulate);
   if (impl_->way == Way::kWidened) return run_widened(shape, a, b, bias, c, accumulate);
   if (is_for_bf16_gemm(shape, accumulate) && run_bf16_gemm(shape, a, b, c, accumulate)) return;
