@@ -148,6 +148,11 @@ inline void clear_maxima(uint32_t* most, int64_t count, DeviceStream stream) {
       cudaMemsetAsync(most, 0, static_cast<size_t>(count) * sizeof(uint32_t), as_stream(stream)));
 }
 
+/// Returns where the maximum goes that a kernel takes, its last output, or null if it takes none.
+inline uint32_t* maximum_of(const KernelArgs& args, bool takes_maximum) {
+  return takes_maximum ? args.out[args.out.size() - 1].as<uint32_t>() : nullptr;
+}
+
 namespace detail {
 
 template <int K, class F>

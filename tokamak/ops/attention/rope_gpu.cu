@@ -1,8 +1,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "tokamak/gpu/amax.cuh"
 #include "tokamak/gpu/dependent.cuh"
-#include "tokamak/ops/float8/fused_float8_gpu.cuh"
+#include "tokamak/ops/attention/rope_gpu.cuh"
 
 namespace tokamak::gpu {
 namespace {
@@ -183,22 +184,22 @@ Kernel prepare_parts(const Rope& op, int turned, const KernelTypes& types, const
 
 }  // namespace
 
-Kernel prepare(const Rope& op, const KernelTypes& types, const Setup& setup) {
-  return prepare_parts(op, 1, types, setup, false);
+Kernel rope_kernel(const Rope& op, const KernelTypes& types, const Setup& setup,
+                   bool takes_maximum) {
+  return prepare_parts(op, 1, types, setup, takes_maximum);
 }
 
-Kernel prepare_fused(const Rope& op, const KernelTypes& types, const FusedOutput& fused,
-                     const Setup& setup) {
-  return prepare_parts(op, 1, types, setup, fused.takes_maximum);
+Kernel rope_kernel(const RopeConcat& op, const KernelTypes& types, const Setup& setup,
+                   bool takes_maximum) {
+  return prepare_parts(op.rope, op.num_turned, types, setup, takes_maximum);
+}
+
+Kernel prepare(const Rope& op, const KernelTypes& types, const Setup& setup) {
+  return rope_kernel(op, types, setup, false);
 }
 
 Kernel prepare(const RopeConcat& op, const KernelTypes& types, const Setup& setup) {
-  return prepare_parts(op.rope, op.num_turned, types, setup, false);
-}
-
-Kernel prepare_fused(const RopeConcat& op, const KernelTypes& types, const FusedOutput& fused,
-                     const Setup& setup) {
-  return prepare_parts(op.rope, op.num_turned, types, setup, fused.takes_maximum);
+  return rope_kernel(op, types, setup, false);
 }
 
 }  // namespace tokamak::gpu

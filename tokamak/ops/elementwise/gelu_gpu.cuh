@@ -1,6 +1,7 @@
 // The arithmetic of GELU and of its gradient, which several kernels share: all make the same bits.
 #pragma once
 
+#include "tokamak/gpu/dispatch.cuh"
 #include "tokamak/gpu/math.cuh"
 #include "tokamak/ops/elementwise/gelu.h"
 
@@ -120,5 +121,35 @@ auto by_gelu_kind(GeluKind kind, Make&& make) {
   }
   return make.template operator()<gelu::Tanh>();
 }
+
+/// y = value(x), which is stored where `y` is not null; two accesses per element, or one.
+template <class T, class Form>
+struct Activate {
+  using Element = T;
+  const T* x;
+  T* y;
+
+  template <int K>
+  __device__ void operator()(int64_t i) const {
+    T v[K];
+    values(i, v);
+  }
+
+  /// Computes elements [i, i + K).
+  template <int K>
+  __device__ void values(int64_t i, T (&v)[K]) const {
+    load<K>(x + i, v);
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      const auto a = to<Accum<T>>(v[k]);
+      v[k] = to<T>(Form::value(a));
+    }
+    if (y != nullptr) store<K>(y + i, v);
+  }
+};
+
+/// Returns the kernel of GeluGrad. With `takes_maximum` the last output is the greatest magnitude
+/// of dx (gpu/amax.cuh).
+Kernel gelu_grad_kernel(const GeluGrad& op, const KernelTypes& types, bool takes_maximum);
 
 }  // namespace tokamak::gpu

@@ -2,10 +2,14 @@
 // bits.
 #pragma once
 
+#include <algorithm>
 #include <type_traits>
 
+#include "tokamak/gpu/dispatch.cuh"
+#include "tokamak/gpu/divisor.cuh"
 #include "tokamak/gpu/math.cuh"
 #include "tokamak/ops/elementwise/gelu_gpu.cuh"
+#include "tokamak/ops/elementwise/swiglu.h"
 
 namespace tokamak::gpu {
 
@@ -98,5 +102,68 @@ __device__ inline void differentiate_gates(T (&gs)[K], T (&us)[K], T (&ds)[K]) {
     put_rounded(du, us, k);
   }
 }
+
+/// The offset of y's element i in gate, up and their gradients. Packed rows hold twice y's columns:
+/// row r begins r F later there.
+struct ApartGates {
+  __device__ int64_t operator()(int64_t i) const { return i; }
+};
+
+struct PackedGates {
+  Divisor columns;
+
+  __device__ int64_t operator()(int64_t i) const {
+    return i + columns.quotient(i) * columns.value();
+  }
+};
+
+/// y = g share(g) u, which is stored where `y` is not null; three accesses per element, or two.
+template <class Form, class T, class Place>
+struct Gate {
+  using Element = T;
+  Place place;
+  const T* gate;
+  const T* up;
+  T* y;
+
+  template <int K>
+  __device__ void operator()(int64_t i) const {
+    T g[K];
+    values(i, g);
+  }
+
+  /// Computes elements [i, i + K).
+  template <int K>
+  __device__ void values(int64_t i, T (&g)[K]) const {
+    const int64_t at = place(i);
+    T u[K];
+    load<K>(gate + at, g);
+    load<K>(up + at, u);
+    apply_gates<Form>(g, u);
+    if (y != nullptr) store<K>(y + i, g);
+  }
+};
+
+/// Calls f(gate, n, F) with the Gate of a kernel's operands, the number of its elements and of
+/// columns. y is the first output, or null if it is not stored.
+template <class Form, class T, class F>
+void with_gate(const KernelArgs& args, bool packed, bool stores, const F& f) {
+  const Tensor& x = args.in[0];
+  const int64_t columns = packed ? x.dim(-1) / 2 : x.dim(-1);
+  const int64_t n = packed ? x.numel() / 2 : x.numel();
+  const T* gate = x.as<T>();
+  const T* up = packed ? gate + columns : args.in[1].as<T>();
+  T* y = stores ? args.out[0].as<T>() : nullptr;
+  if (packed) {
+    const PackedGates place{Divisor(std::max<int64_t>(columns, 1))};
+    f(Gate<Form, T, PackedGates>{place, gate, up, y}, n, columns);
+  } else {
+    f(Gate<Form, T, ApartGates>{{}, gate, up, y}, n, columns);
+  }
+}
+
+/// Returns the kernel of SwigluGrad. With `takes_maximum` the last output is the greatest magnitude
+/// of dgate and dup (gpu/amax.cuh).
+Kernel swiglu_grad_kernel(const SwigluGrad& op, const KernelTypes& types, bool takes_maximum);
 
 }  // namespace tokamak::gpu

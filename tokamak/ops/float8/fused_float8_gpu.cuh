@@ -1,5 +1,4 @@
-// The kernels of ops that take maxima of what they yield or make its codes; each lies beside the
-// op's own.
+// The kernels of ops that take maxima of what they yield or make its codes.
 #pragma once
 
 #include "tokamak/ops/attention/rope.h"
@@ -60,11 +59,6 @@ Kernel prepare_fused(const Rope& op, const KernelTypes& types, const FusedOutput
                      const Setup& setup);
 Kernel prepare_fused(const RopeConcat& op, const KernelTypes& types, const FusedOutput& fused,
                      const Setup& setup);
-
-/// Returns where the maximum goes that a kernel takes, or null if it takes none.
-inline uint32_t* maximum_of(const KernelArgs& args, bool takes_maximum) {
-  return takes_maximum ? args.out[args.out.size() - 1].as<uint32_t>() : nullptr;
-}
 
 /// Returns where codes go that a kernel makes.
 inline RowCodes codes_of(const KernelArgs& args, const FusedOutput& fused) {
