@@ -11,7 +11,6 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/tokenizer/tokenizer.h"
-#include "tokamak/train/report/wandb.h"
 #include "tokamak/train/state/hf_model.h"
 #include "tokamak/train/state/model_check.h"
 
@@ -47,33 +46,9 @@ SpecialIds special_ids_in(const std::filesystem::path& folder, const AssetFiles&
   }
 }
 
-int run_convert_metrics(Args args) {
-  CLI::App app(
-      "Writes the metrics of a run for another program; wandb: an offline run that `wandb "
-      "sync` uploads.",
-      "tokamak convert metrics");
-  std::string format;
-  std::string run;
-  std::string out;
-  std::string project = "tokamak";
-  app.add_option("format", format, "wandb")->required();
-  app.add_option("run", run, "the run's job.dump_folder")->required();
-  app.add_option("out", out, "the folder to write into; default: RUN/wandb");
-  app.add_option("--project", project, "the project that the run belongs to")
-      ->capture_default_str();
-  if (!parse(app, args)) return 0;
-  TOK_REQUIRE(format == "wandb", "convert metrics: \"{}\": wanted wandb", format);
-  const std::filesystem::path into =
-      out.empty() ? std::filesystem::path(run) / "wandb" : std::filesystem::path(out);
-  const WandbRun made = write_wandb_run(run, into, project);
-  fmt::print("wrote {} steps; upload them with: wandb sync {}\n", made.steps, made.folder.string());
-  return 0;
-}
-
 }  // namespace
 
 int run_convert(Args args) {
-  if (args.size() > 1 && args[0] == "metrics") return run_convert_metrics(args.subspan(1));
   CLI::App app(
       "Converts weights: Hugging Face folders, checkpoints of ours (the newest of a run's folder), "
       "llm.c\n"

@@ -152,12 +152,6 @@ void announce(const RunConfig& run, const ModelSpec& model, const Tokenizer* tok
     console.print("WARNING", line);
   for (const std::string& line : limits_of_exports(model, c.training.seq_len))
     console.print("WARNING", line);
-  if (c.metrics.enable_wandb) {
-    console.print("INFO",
-                  fmt::format("metrics.enable_wandb: tokamak convert metrics wandb {} writes a run "
-                              "that wandb sync uploads",
-                              c.job.dump_folder));
-  }
   if (c.checkpoint.enable && !c.checkpoint.load_only) return;
   console.print(
       "WARNING",

@@ -38,7 +38,6 @@ struct MetricsConfig {
   bool disable_color_printing = false;
   std::string save_tb_folder = "tb";
   bool save_for_all_ranks = false;
-  bool enable_wandb = false;
   bool causal_mfu = false;
   double slow_rank_factor = 1.5;
   int64_t slow_rank_lines = 3;

@@ -36,7 +36,6 @@ const Key kKeys[] = {
   TOK_KEY(metrics.disable_color_printing, kHonoured, "", "Log lines without colours."),
   TOK_KEY(metrics.save_tb_folder, kHonoured, "path", "Folder of TensorBoard files under dump_folder."),
   TOK_KEY(metrics.save_for_all_ranks, kHonoured, "", "Metrics and TensorBoard files of every rank, not only of rank 0."),
-  TOK_KEY(metrics.enable_wandb, kHonoured, "", "Name in the log the command that writes a Weights & Biases run from metrics.jsonl: tokamak convert metrics wandb."),
   TOK_KEY(metrics.slow_rank_factor, kHonoured, ">=0", "A rank is slow if it works this many times as long as the median of those with the same work; 0: none is (ours)."),
   TOK_KEY(metrics.slow_rank_lines, kHonoured, ">=1", "Log lines in a row for which a rank is slow before it is named (ours)."),
   TOK_KEY(metrics.causal_mfu, kHonoured, "", "Also log the MFU that counts only the keys that a causal query sees (ours)."),

@@ -60,6 +60,7 @@ const RetiredKey kRetired[] = {
     {"memory_estimation.enabled", kRename, "memory_estimation.enable", ""},
     {"metrics.disable_logging_from_checkpoint", kDrop, "", "there is no PyTorch logger", true},
     {"metrics.enable_color_printing", kInvert, "metrics.disable_color_printing", ""},
+    {"metrics.enable_wandb", kDrop, "", "metrics.jsonl in job.dump_folder has the values of every logged step", true},
     {"metrics.rank_0_only", kInvert, "metrics.save_for_all_ranks", ""},
     {"metrics.use_for_integration_test", kDrop, "", "it marked files for torchtitan's own tests", true},
     {"model.attn_mask_type", kTranslate, "model.flavor", "causal is the only mask; block_causal needs a flavor"},

@@ -314,7 +314,6 @@ const std::map<std::string_view, std::string_view> kElsewhere{
     {"job.save_config_file", "torchtitan: KeysOfTheProgram"},
     {"job.device", "dry_run: PlansForAGpuAlsoWhereThereIsNone"},
     {"metrics.disable_color_printing", "terminal"},
-    {"metrics.enable_wandb", "torchtitan: KeysOfTheProgram"},
     {"training.threads", "torchtitan: KeysOfTheProgram"},
     {"comm.check_cluster", "preflight"},
 };
