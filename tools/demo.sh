@@ -1,6 +1,6 @@
 #!/bin/sh
 # Trains configs/demo.toml into outputs/demo for about two minutes and prints a sample of the result. The
-# text is the King James Bible of Debian's package bible-kjv; where that is not to be had, this repository's own.
+# text is the King James Bible of Debian's package bible-kjv; where that is not to be had, the embedded Shakespeare.
 # The number of steps is what this machine can do in BUDGET=110 seconds at the rate that it has now; where
 # that is too few to learn words, a smaller model takes more of them. An interrupted demo goes on.
 # SEED=2 draws other weights and another sample.
@@ -60,8 +60,8 @@ prepare() {
   if { command -v bible >/dev/null || tools/setup.sh demo; } && write_text; then
     "$program" tokenizer train $at/text -o $at/tokenizer --vocab-size 4096
   else
-    echo "demo: there is no program bible here: this repository's own text is taken instead"
-    set -- --training.dataset=self --model.vocab=2048
+    echo "demo: there is no program bible here: it trains on the embedded Shakespeare instead"
+    set -- --training.dataset=shakespeare --model.vocab=2048
   fi
   steps=$(($(rate_of "$@") * budget / 1024))
   if [ $steps -lt 1100 ]; then
@@ -86,7 +86,7 @@ fi
 touch $at/done
 
 prompt="And it came to pass"
-[ -s $at/text/kjv.txt ] || prompt="#include "
+[ -s $at/text/kjv.txt ] || prompt="GLOUCESTER:"
 echo
 sparkline
 step=$(find $at/checkpoint -maxdepth 1 -name 'step-*' | sort -V | tail -n 1)

@@ -22,7 +22,7 @@ mapfile -t code < <(git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' '*.
 mapfile -t scripts < <(git ls-files -co --exclude-standard '*.sh' .ci/run)
 mapfile -t yaml < <(git ls-files -co --exclude-standard '*.yaml' '*.yml')
 mapfile -t words < <(git ls-files -co --exclude-standard '*.h' '*.cpp' '*.cu' '*.cuh' '*.md' \
-  '*.sh' '*.py' '*.cmake' '*.txt' '*.toml' Makefile .ci/run | grep -vE '_test.cpp$|^tests/data/')
+  '*.sh' '*.py' '*.cmake' '*.txt' '*.toml' Makefile .ci/run | grep -vE '_test.cpp$|^tests/data/|^data/')
 
 step clang-format clang-format-14 --dry-run -Werror "${code[@]}"
 step codespell codespell --ignore-words tools/codespell-ignore.txt "${words[@]}"

@@ -19,7 +19,7 @@ COLUMNS = 118
 COLORS = {30: "#666", 31: "#f07178", 32: "#a5d67b", 33: "#f2c66d", 34: "#82aaff", 35: "#c792ea", 36: "#7fdbca", 37: "#ddd"}
 CHARACTER, ROW, EDGE = 7.22, 17, 12
 
-RUN = "train --training.dataset=self --training.seq_len=256 --metrics.log_freq=40"
+RUN = "train --training.dataset=shakespeare --training.seq_len=256 --metrics.log_freq=40"
 SHORT = "train --training.dataset=synthetic --training.seq_len=64"
 ERRORS = {
     "mistakes": [

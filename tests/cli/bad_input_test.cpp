@@ -85,7 +85,7 @@ TEST_F(BadInput, TokenFiles) {
   expect_failure(2, "multiple of 4 bytes", tokens("odd.u32"));
   write_ids("outside.u32", std::vector<uint32_t>(5000, 512));
   expect_failure(2, "vocabulary of 512", tokens("outside.u32"));
-  expect_failure(2, "vocabulary of 512", {"--training.dataset=self"});
+  expect_failure(2, "vocabulary of 512", {"--training.dataset=shakespeare"});
 }
 
 TEST_F(BadInput, ABadTokenLaterInTheDataKeepsTheCheckpoints) {

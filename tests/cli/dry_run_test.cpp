@@ -280,7 +280,7 @@ TEST_F(SameLine, OfData) {
   expect(
       "is outside the model's vocabulary of 512: wanted the model's own tokenizer, or "
       "--model.vocab above that id",
-      {"--training.dataset=self"});
+      {"--training.dataset=shakespeare"});
   const Words validation{"--validation.enable", "--validation.seq_len=32"};
   expect("a bare stream of ids",
          validation + Words{"--validation.dataset=tokens", "--validation.dataset_path=train.bin"});
@@ -326,7 +326,7 @@ TEST_F(SameLine, ARunThatIsDoneIsRefusedByNeither) {
 
 // A model of own sizes follows its tokenizer; any other has to be told.
 TEST_F(SameLine, OwnSizesTakeTheVocabularyOfALargerTokenizer) {
-  const Words own = words({"--training.dataset=self", "--model.layers=1"});
+  const Words own = words({"--training.dataset=shakespeare", "--model.layers=1"});
   const std::string note = "note: model.vocab = 2048: taken from the tokenizer";
   for (const Words& more : {Words{"--dry-run"}, Words{}}) {
     const auto result = run_program(own + more, scratch_.path());
@@ -339,9 +339,9 @@ TEST_F(SameLine, OwnSizesTakeTheVocabularyOfALargerTokenizer) {
 }
 
 // The demo runs as tools/demo.sh runs it on a machine that cannot get the package of the text.
-TEST(DryRun, TheDemoNeedsNothingWithTheRepositorysOwnText) {
+TEST(DryRun, TheDemoNeedsNothingWithTheEmbeddedText) {
   const auto result = dry_run(fs::path(TOK_SOURCE_DIR) / "configs/demo.toml",
-                              {"--training.dataset=self", "--model.vocab=2048"});
+                              {"--training.dataset=shakespeare", "--model.vocab=2048"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.out.find("needs:"), std::string::npos) << result.out;
 }

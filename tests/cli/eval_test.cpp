@@ -128,7 +128,7 @@ TEST(Eval, ReadsPlainTextAndSaysWhatIsWrong) {
       {{"a.txt", "--tokenizer=bytes", "--training.steps=3"}, "--training.steps: of a run's keys"},
       {{"a.txt", "--tokenizer=bytes", "--parallelism.tensor_parallel_degree=2"},
        "there are 1 ranks"},
-      {{"a.txt", "--tokenizer=self"}, "the model's vocabulary ends at 258"}};
+      {{"a.txt", "--tokenizer=shakespeare"}, "the model's vocabulary ends at 258"}};
   for (const auto& [words, text] : bad) {
     const auto result = run(words);
     EXPECT_EQ(result.exit_code, 2) << words.back();

@@ -50,9 +50,9 @@ SpecialIds special_ids_in(const std::filesystem::path& folder, const AssetFiles&
 
 int run_convert(Args args) {
   CLI::App app(
-      "Converts weights: Hugging Face folders, checkpoints of ours (the newest of a run's folder), "
-      "llm.c\n"
-      ".bin models and Meta-named safetensors in;\n"
+      "Converts weights: Hugging Face folders, checkpoints of ours (the newest of a run's folder) "
+      "and\n"
+      "Meta-named safetensors in;\n"
       "a Hugging Face folder or a checkpoint out.",
       "tokamak convert");
   std::string from;

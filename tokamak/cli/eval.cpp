@@ -81,9 +81,8 @@ std::optional<EvalWords> parse_words(Args given) {
       "share the work: tokamak launch -n 4 -- eval MODEL DATA "
       "--parallelism.tensor_parallel_degree=2.",
       "tokamak eval");
-  app.add_option(
-         "weights", w.model,
-         "Hugging Face folder, folder of a run, checkpoint step-N, llm.c file or safetensors")
+  app.add_option("weights", w.model,
+                 "Hugging Face folder, folder of a run, checkpoint step-N or safetensors")
       ->required();
   app.add_option("data", w.data,
                  "text file, file of JSON lines with \"text\", or folder of either, also .gz, "

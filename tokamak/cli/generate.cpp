@@ -38,9 +38,8 @@ struct GenerateWords {
 
 bool parse_words(Args args, GenerateWords& w) {
   CLI::App app("Continues a text with a trained model.", "tokamak generate");
-  app.add_option(
-         "weights", w.path,
-         "Hugging Face folder, folder of a run, checkpoint step-N, llm.c file or safetensors")
+  app.add_option("weights", w.path,
+                 "Hugging Face folder, folder of a run, checkpoint step-N or safetensors")
       ->required();
   app.add_option("--prompt,-p", w.prompt, "the text to continue; - reads standard input");
   app.add_option("--prompts", w.prompts,

@@ -5,10 +5,9 @@
 
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/checkpoint/formats/foreign.h"
-#include "tokamak/checkpoint/formats/llmc.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/data/self/self.h"
+#include "tokamak/data/shakespeare.h"
 #include "tokamak/models/hf_config.h"
 #include "tokamak/train/state/hf_model.h"
 #include "tokamak/train/state/model_check.h"
@@ -17,23 +16,6 @@ namespace tokamak::cli {
 namespace {
 
 namespace fs = std::filesystem;
-
-ModelSpec config_of_llmc(const fs::path& path) {
-  const LlmcModel m = LlmcFile(path).model();
-  ModelSpec c = flavor_spec(m.model, flavors_of(m.model).front());
-  c.flavor = path.filename().string();
-  c.vocab_size = m.vocab_size;
-  c.dim = m.channels;
-  c.num_layers = m.num_layers;
-  c.num_heads = m.num_heads;
-  c.num_kv_heads = m.num_kv_heads;
-  c.head_dim = m.channels / m.num_heads;
-  c.mlp_dim = m.ffn_hidden;
-  c.max_seq_len = m.max_seq_len;
-  c.rope_theta = static_cast<double>(m.rope_theta);
-  if (!m.use_scaled_rope) c.rope_scaling = {};
-  return c;
-}
 
 bool holds_weights(const fs::path& folder) {
   return path_exists(folder / "model.safetensors") ||
@@ -78,8 +60,6 @@ ModelFiles open_model(const std::filesystem::path& given, const std::string& fla
                 "--model {}: {} says which model this is: leave --model out", flavor,
                 (m.folder / "config.json").string());
     m.config = spec_of_word(flavor);
-  } else if (!is_folder(path) && is_llmc_model(path)) {
-    m.config = config_of_llmc(path);
   } else {
     for (fs::path at = m.folder; !path_exists(m.folder / "config.json"); at = at.parent_path()) {
       if (path_exists(at / "config.json")) m.folder = at;
@@ -103,10 +83,10 @@ ModelFiles open_model(const std::filesystem::path& given, const std::string& fla
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path,
                                           const std::filesystem::path& model_folder) {
   if (path == "bytes") return byte_tokenizer();
-  if (path == "self") return self_tokenizer();
+  if (path == "shakespeare") return shakespeare_tokenizer();
   if (!path.empty()) return load_tokenizer(path);
   TOK_REQUIRE(has_tokenizer(model_folder),
-              "{}: there is no tokenizer; name one with --tokenizer FOLDER (or bytes, self)",
+              "{}: there is no tokenizer; name one with --tokenizer FOLDER (or bytes, shakespeare)",
               model_folder.string());
   return load_tokenizer(model_folder);
 }

@@ -24,12 +24,12 @@ struct ModelFiles {
 };
 
 /// Opens a Hugging Face folder, a checkpoint (its model is in the config.json that training writes
-/// beside it), the newest complete checkpoint of a run's folder, an llm.c model, or, with `flavor`
-/// ("llama3:8B"), weights without a config.json. Throws Error.
+/// beside it), the newest complete checkpoint of a run's folder, or, with `flavor` ("llama3:8B"),
+/// weights without a config.json. Throws Error.
 ModelFiles open_model(const std::filesystem::path& given, const std::string& flavor);
 
 /// Opens the tokenizer at `path`, or the one beside the model if `path` is empty; "bytes" and
-/// "self" are names of tokenizers.
+/// "shakespeare" are names of tokenizers.
 std::unique_ptr<Tokenizer> open_tokenizer(const std::string& path,
                                           const std::filesystem::path& model_folder);
 

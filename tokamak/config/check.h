@@ -76,7 +76,8 @@ struct Capabilities {
   std::string why_no_cuda = "built without CUDA";  ///< empty if there is a GPU
   /// Each family of models with its flavors. If it is empty, models are not checked here.
   std::vector<std::pair<std::string, Strings>> models;
-  Strings datasets = {"self", "c4", "c4_test", "c4_validation", "text", "tokens", "synthetic"};
+  Strings datasets = {"shakespeare", "c4",     "c4_test",  "c4_validation",
+                      "text",        "tokens", "synthetic"};
 };
 
 /// Returns one entry for every value that asks for what `capabilities` lacks, in the order of the

@@ -75,7 +75,7 @@ struct LrSchedulerConfig {
 };
 
 struct TrainingConfig {
-  std::string dataset = "self";
+  std::string dataset = "shakespeare";
   std::optional<std::string> dataset_path;
   int64_t local_batch_size = 8;
   int64_t global_batch_size = -1;

@@ -72,7 +72,7 @@ const Key kKeys[] = {
   TOK_KEY(lr_scheduler.decay_type, kHonoured, "linear|sqrt|cosine", "Shape of the decay."),
   TOK_KEY(lr_scheduler.min_lr_factor, kHonoured, "0..1", "Lowest rate as a fraction of the peak."),
 
-  TOK_KEY(training.dataset, kFeature, "", "Kind of data: self, c4, c4_test, text, tokens, synthetic."),
+  TOK_KEY(training.dataset, kFeature, "", "Kind of data: shakespeare, c4, c4_test, text, tokens, synthetic."),
   TOK_KEY(training.dataset_path, kHonoured, "path", "File or folder of the data, or a weighted mix: 0.7 A 0.3 B."),
   TOK_KEY(training.local_batch_size, kHonoured, ">=1", "Sequences of one data-parallel rank and microstep."),
   TOK_KEY(training.global_batch_size, kHonoured, ">=1 or -1", "Sequences of one step; -1: local_batch_size times the data-parallel ranks."),

@@ -9,7 +9,7 @@
 
 #include "tokamak/data/cache/token_cache.h"
 #include "tokamak/data/loader.h"
-#include "tokamak/data/self/self.h"
+#include "tokamak/data/shakespeare.h"
 #include "tokamak/data/text_reader.h"
 
 namespace tokamak {
@@ -24,10 +24,10 @@ class BenchFolder {
   BenchFolder()
       : path_(fs::temp_directory_path() / ("tokamak_bench_" + std::to_string(::getpid()))) {
     fs::create_directories(path_);
-    const auto source = self_tokens();
+    const auto source = shakespeare_tokens();
     std::vector<int32_t> ids(*source->size());
     source->read(0, ids);
-    const std::string text = self_tokenizer()->decode(ids);
+    const std::string text = shakespeare_tokenizer()->decode(ids);
     std::string lines;
     for (size_t at = 0; lines.size() < kTextBytes; at = (at + 2000) % (text.size() - 2000)) {
       lines += "{\"text\": \"" + escaped(text.substr(at, 2000)) + "\", \"url\": \"none\"}\n";
@@ -74,7 +74,7 @@ void read_json_lines(benchmark::State& state, const char* name) {
 }
 
 void make_cache(benchmark::State& state) {
-  const auto tokenizer = self_tokenizer();
+  const auto tokenizer = shakespeare_tokenizer();
   const DataOptions options{.dataset = "c4",
                             .path = folder() / "a.jsonl",
                             .cache_folder = folder() / "cache",
@@ -96,7 +96,7 @@ BENCHMARK_CAPTURE(read_json_lines, plain, "a.jsonl")->Unit(benchmark::kMilliseco
 BENCHMARK_CAPTURE(read_json_lines, gzip, "b.jsonl.gz")->Unit(benchmark::kMillisecond);
 BENCHMARK(make_cache)->Arg(1)->Arg(2)->Unit(benchmark::kMillisecond)->UseRealTime();
 BENCHMARK_CAPTURE(read_windows, synthetic, "synthetic")->UseRealTime();
-BENCHMARK_CAPTURE(read_windows, self, "self")->UseRealTime();
+BENCHMARK_CAPTURE(read_windows, shakespeare, "shakespeare")->UseRealTime();
 
 }  // namespace
 }  // namespace tokamak

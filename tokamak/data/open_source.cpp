@@ -8,7 +8,7 @@
 #include "tokamak/data/cache/token_cache.h"
 #include "tokamak/data/mix.h"
 #include "tokamak/data/parquet_lines.h"
-#include "tokamak/data/self/self.h"
+#include "tokamak/data/shakespeare.h"
 #include "tokamak/data/synthetic.h"
 #include "tokamak/data/token_files.h"
 
@@ -18,7 +18,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::array<std::string_view, 7> kDatasets{"c4",     "c4_test",   "c4_validation", "text",
-                                                    "tokens", "synthetic", "self"};
+                                                    "tokens", "synthetic", "shakespeare"};
 
 bool is_dataset(std::string_view name) {
   return std::find(kDatasets.begin(), kDatasets.end(), name) != kDatasets.end();
@@ -41,13 +41,13 @@ bool has_parquet(const fs::path& path) {
 }  // namespace
 
 bool needs_path(const std::string& dataset) {
-  return dataset != "synthetic" && dataset != "self";
+  return dataset != "synthetic" && dataset != "shakespeare";
 }
 
 std::unique_ptr<TokenSource> open_source(const DataOptions& options, const std::string& path) {
   if (options.dataset == "tokens") return open_token_files(path);
   if (options.dataset == "synthetic") return synthetic_tokens(options.seed, options.vocab_size);
-  if (options.dataset == "self") return self_tokens();
+  if (options.dataset == "shakespeare") return shakespeare_tokens();
   TOK_REQUIRE(options.tokenizer != nullptr, "dataset \"{}\" wants a tokenizer", options.dataset);
   TOK_REQUIRE(!options.cache_folder.empty(), "dataset \"{}\" wants a token cache folder",
               options.dataset);

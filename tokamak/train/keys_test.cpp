@@ -294,7 +294,7 @@ const Effect kEffects[] = {
     {"experimental.custom_import", {"x"}},
     {"experimental.custom_args_module", {"x"}},
     {"validation.enable", {}, {"--validation.dataset=synthetic", "--validation.steps=1"}},
-    {"validation.dataset", {"self", "c4", "text", "other"}, {"--validation.enable"}},
+    {"validation.dataset", {"shakespeare", "c4", "text", "other"}, {"--validation.enable"}},
     {"validation.dataset_path",
      {"nowhere"},
      {"--validation.enable", "--validation.dataset=tokens"}},

@@ -10,7 +10,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/data/cache/token_cache.h"
-#include "tokamak/data/self/self.h"
+#include "tokamak/data/shakespeare.h"
 #include "tokamak/train/mesh_batch.h"
 
 namespace tokamak {
@@ -111,8 +111,8 @@ CheckpointOptions checkpoint_of(const Config& c, const Tokenizer* tokenizer) {
   o.retry_s = k.retry_seconds;
   o.timeout = std::chrono::seconds(k.timeout_seconds);
   if (tokenizer != nullptr) o.ids = {.bos = tokenizer->bos(), .eos = tokenizer->eos()};
-  if (c.training.dataset == "self") {
-    const TokenizerFiles files = self_tokenizer_files();
+  if (c.training.dataset == "shakespeare") {
+    const TokenizerFiles files = shakespeare_tokenizer_files();
     o.assets = {{"tokenizer.json", files.tokenizer_json},
                 {"tokenizer_config.json", files.tokenizer_config}};
   } else if (is_text(c.training.dataset) || has_hf_config(c)) {
@@ -125,7 +125,7 @@ CheckpointOptions checkpoint_of(const Config& c, const Tokenizer* tokenizer) {
 }  // namespace
 
 std::unique_ptr<Tokenizer> tokenizer_of(const Config& c) {
-  if (c.training.dataset == "self") return self_tokenizer();
+  if (c.training.dataset == "shakespeare") return shakespeare_tokenizer();
   return reads_text(c) ? load_tokenizer(assets_path(c)) : nullptr;
 }
 
@@ -150,7 +150,7 @@ std::vector<Need> missing_files(const Config& c) {
     // A dataset that is unknown or has no path is reported among the needs of the config itself.
     const Strings known = Capabilities().datasets;
     const bool is_known = std::find(known.begin(), known.end(), dataset) != known.end();
-    if (!is_known || dataset == "self" || dataset == "synthetic" || at.empty()) return;
+    if (!is_known || dataset == "shakespeare" || dataset == "synthetic" || at.empty()) return;
     std::optional<std::string> reason;
     try {
       reason = missing_data({.dataset = dataset, .path = at});

@@ -14,8 +14,6 @@ Weights::Weights(const std::filesystem::path& path) {
   refuse_foreign_checkpoint(path);
   if (is_folder(path) && path_exists(path / kManifestFile)) {
     checkpoint_ = std::make_unique<CheckpointReader>(path);
-  } else if (!is_folder(path) && is_llmc_model(path)) {
-    llmc_.emplace(path);
   } else {
     hf_.emplace(path);
   }
@@ -23,7 +21,6 @@ Weights::Weights(const std::filesystem::path& path) {
 
 std::vector<TensorSource> Weights::sources(const HeadCounts& heads) const {
   if (hf_) return to_hf_weights(hf_->sources(), heads);
-  if (llmc_) return llmc_->sources();
   std::vector<TensorSource> all;
   for (const auto& [name, type] : checkpoint_->manifest().tensors) {
     if (is_of_model(name)) all.push_back(checkpoint_->source(name));

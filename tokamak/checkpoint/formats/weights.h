@@ -8,7 +8,6 @@
 
 #include "tokamak/checkpoint/checkpoint_reader.h"
 #include "tokamak/checkpoint/formats/hf_weights.h"
-#include "tokamak/checkpoint/formats/llmc.h"
 #include "tokamak/checkpoint/formats/weight_names.h"
 
 namespace tokamak {
@@ -16,8 +15,8 @@ namespace tokamak {
 /// Whether a tensor of our checkpoints is a weight of the model: no moment and no scale.
 bool is_of_model(std::string_view name);
 
-/// The weights at a path, which is a Hugging Face or Meta folder or file, an llm.c model, or one of
-/// our checkpoints (the step folder). Sources live as long as the object.
+/// The weights at a path, which is a Hugging Face or Meta folder or file, or one of our checkpoints
+/// (the step folder). Sources live as long as the object.
 class Weights {
  public:
   /// Throws Error naming the path and what is wrong; pickles are refused with the remedy.
@@ -28,7 +27,6 @@ class Weights {
 
  private:
   std::optional<HfWeights> hf_;
-  std::optional<LlmcFile> llmc_;
   std::unique_ptr<CheckpointReader> checkpoint_;
 };
 

@@ -24,7 +24,7 @@ std::vector<TensorSource> parameters_to_hf(const ModelSpec& config,
                                            std::span<const TensorSource> parameters);
 
 /// Returns the parameters found at `path`: a Hugging Face folder or safetensors file (also with
-/// Meta's names), an llm.c model, or a Tokamak checkpoint. The sources keep their files open.
+/// Meta's names), or a Tokamak checkpoint. The sources keep their files open.
 /// Throws Error; pickles are refused with the remedy.
 std::vector<TensorSource> open_weights(const ModelSpec& config, const std::filesystem::path& path);
 
