@@ -269,6 +269,7 @@ LoadedConfig load_proxy(const RunWords& words, const LaunchEnvironment& launched
                          proxy_limits(device, words.proxy_ranks, launched));
   LoadedConfig loaded = parse_toml_text(config_toml(run.proxy->config), "--proxy", words.overrides);
   loaded.notes.insert(loaded.notes.begin(), whole.notes.begin(), whole.notes.end());
+  loaded.needs.insert(loaded.needs.begin(), whole.needs.begin(), whole.needs.end());
   return loaded;
 }
 
@@ -325,9 +326,7 @@ void check_run_keys(Args args, const std::string& verb) {
 }
 
 std::vector<Need> unpriced(const Config& config, bool plans_codes) {
-  Capabilities can = capabilities(gpu::why_none());
-  can.grouped_mm = true;
-  std::vector<Need> all = needs(config, can);
+  std::vector<Need> all = needs(config, capabilities(gpu::why_none()));
   const auto costs_nothing = [](const Need& need) {
     constexpr std::string_view kOfAStep[] = {"optimizer.", "activation_checkpoint.", "parallelism.",
                                              "training."};

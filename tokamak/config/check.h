@@ -57,22 +57,8 @@ bool has_float8(const Config& config);
 /// Whether model.converters name linear layers of microscaling formats.
 bool has_mx(const Config& config);
 
-/// The features of a build.
+/// What a build has.
 struct Capabilities {
-  bool data_parallel = false;
-  bool tensor_parallel = false;
-  bool context_parallel = false;
-  bool pipeline_parallel = false;
-  bool expert_parallel = false;
-  bool float8 = false;
-  bool mx = false;
-  bool grouped_mm = false;  ///< quantized matmuls of experts
-  bool bf16_master_weights = false;
-  bool bf16_reduce = false;
-  bool early_step_in_backward = false;
-  bool profiling = false;
-  bool memory_snapshot = false;
-  bool fault_tolerance = false;
   std::string why_no_cuda = "built without CUDA";  ///< empty if there is a GPU
   /// Each family of models with its flavors. If it is empty, models are not checked here.
   std::vector<std::pair<std::string, Strings>> models;

@@ -17,7 +17,6 @@ struct JobConfig {
   std::string description = "default job";
   bool print_config = false;
   std::optional<std::string> save_config_file;
-  std::string custom_config_module;
   std::string device = "auto";
   std::string cuda_graphs = "auto";
 };
@@ -27,7 +26,6 @@ struct ProfilingConfig {
   std::string save_traces_folder = "profile_traces";
   int64_t profile_freq = 10;
   int64_t profiler_active = 1;
-  int64_t profiler_warmup = 3;
   bool enable_memory_snapshot = false;
   std::string save_memory_snapshot_folder = "memory_snapshot";
 };
@@ -61,7 +59,6 @@ struct OptimizerConfig {
   double beta2 = 0.95;
   double eps = 1e-8;
   double weight_decay = 0.1;
-  bool early_step_in_backward = false;
   Strings no_decay;
   std::optional<std::string> state_dtype;
 };
@@ -123,24 +120,18 @@ struct ParallelismConfig {
   int64_t pipeline_parallel_receives_ahead = 1;
   bool pipeline_parallel_overlap_gathers = false;
   bool pipeline_parallel_join_forwards = false;
-  bool pipeline_parallel_expert_parallel_overlap = true;
   int64_t context_parallel_degree = 1;
   std::optional<std::string> context_parallel_load_balancer = "headtail";
   std::string context_parallel_rotate_method = "allgather";
-  int64_t expert_parallel_degree = 1;
-  int64_t expert_tensor_parallel_degree = 1;
-  std::string expert_parallel_comm_backend = "standard";
 };
 
 struct CheckpointConfig {
   bool enable = false;
-  bool enable_ft_dataloader_checkpoints = true;
   std::string folder = "checkpoint";
   int64_t interval = 500;
   std::optional<std::string> initial_load_path;
   bool initial_load_model_only = true;
   bool initial_load_in_hf = false;
-  bool initial_load_in_hf_quantized = false;
   bool last_save_model_only = false;
   bool last_save_in_hf = false;
   std::string export_dtype = "float32";
@@ -162,7 +153,6 @@ struct ActivationCheckpointConfig {
   bool emit_on_backward = true;
   bool gather_again = false;
   bool gather_again_with_head = true;
-  Strings per_op_sac_force_recompute_mm_shapes_by_fqns = {"moe.router.gate"};
   double memory_budget = 0.5;
 };
 
@@ -190,63 +180,19 @@ struct MxLinearConfig {
   bool emulate = false;
 };
 
-struct Float8GroupedConfig {
-  Strings fqns;
-};
-
-struct MxGroupedConfig {
-  std::string recipe_name = "mxfp8";
-  Strings fqns;
-};
-
 struct QuantizeLinearConfig {
   Float8LinearConfig float8;
   MxLinearConfig mx;
 };
 
-struct QuantizeGroupedConfig {
-  Float8GroupedConfig float8;
-  MxGroupedConfig mx;
-};
-
 struct QuantizeConfig {
   QuantizeLinearConfig linear;
-  QuantizeGroupedConfig grouped_mm;
 };
 
 struct CommConfig {
   int64_t init_timeout_seconds = 300;
   int64_t train_timeout_seconds = 100;
   std::string check_cluster = "auto";
-  int64_t trace_buf_size = 20000;
-  std::string save_traces_folder = "comm_traces";
-  std::string save_traces_file_prefix = "rank_";
-  std::string mode = "default";
-};
-
-struct MemoryEstimationConfig {
-  bool enable = false;
-};
-
-struct FaultToleranceConfig {
-  bool enable = false;
-  std::string process_group = "gloo";
-  int64_t process_group_timeout_ms = 10000;
-  int64_t replica_id = 0;
-  int64_t group_size = 0;
-  int64_t min_replica_size = 1;
-  std::optional<std::string> semi_sync_method;
-  int64_t sync_steps = 5;
-  bool should_quantize = false;
-  int64_t fragment_sync_delay = 0;
-  double fragment_update_alpha = 0.0;
-  Strings module_fqns_per_model_fragment;
-  int64_t num_fragments = 1;
-};
-
-struct ExperimentalConfig {
-  std::string custom_import;
-  std::string custom_args_module;
 };
 
 struct ValidationConfig {
@@ -262,7 +208,6 @@ struct ValidationConfig {
 struct DebugConfig {
   std::optional<int64_t> seed;
   bool deterministic = false;
-  bool moe_force_load_balance = false;
 };
 
 struct Config {
@@ -278,9 +223,6 @@ struct Config {
   ActivationCheckpointConfig activation_checkpoint;
   QuantizeConfig quantize;
   CommConfig comm;
-  MemoryEstimationConfig memory_estimation;
-  FaultToleranceConfig fault_tolerance;
-  ExperimentalConfig experimental;
   ValidationConfig validation;
   DebugConfig debug;
 };

@@ -2,11 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include "tokamak/config/accepted.h"
 #include "tokamak/config/check.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/config/key_table.h"
 #include "tokamak/config/load.h"
-#include "tokamak/config/retired.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak {
@@ -34,9 +34,11 @@ TEST(Keys, AreDescribedOnce) {
     Config config;
     EXPECT_EQ(set_value(config, key, get_value(Config(), key)), "") << key.name;
   }
-  for (const RetiredKey& key : all_retired_keys()) {
+  for (const AcceptedName& key : accepted_names()) {
     EXPECT_TRUE(names.insert(key.name).second) << key.name;
-    EXPECT_TRUE(key.successor.empty() || find_key(key.successor) != nullptr) << key.name;
+    const bool is_renamed = key.fate == Fate::kRename || key.fate == Fate::kInvert;
+    EXPECT_EQ(is_renamed, find_key(key.means) != nullptr) << key.name;
+    EXPECT_TRUE(is_renamed || key.fate == Fate::kConvert || !key.note.empty()) << key.name;
   }
 }
 
@@ -68,9 +70,6 @@ TEST(Load, NamesWhatIsWrong) {
        "checkpoint.keep_latest_k: wanted 0 (all) or at least 2, got 1: the only checkpoint would "
        "be "
        "deleted while the next one is written"},
-      {"[checkpoint]\ninterval_type = 'seconds'\n",
-       "f.toml:2: checkpoint.interval_type: wanted \"steps\" (intervals in seconds are not "
-       "supported; set checkpoint.interval), got the string \"seconds\""},
       {"[training]\nbatch_size = 4\nlocal_batch_size = 8\n",
        "f.toml:3: training.local_batch_size: sets training.local_batch_size to 8, but "
        "training.batch_size (f.toml:2) sets it to 4: keep one of them"},
@@ -112,11 +111,6 @@ TEST(Load, ReportsEveryKeyInTheOrderOfTheFile) {
             "f.toml:6: checkpoint.enable: wanted true or false, got the integer 0");
 }
 
-TEST(Load, SplitsOldPipelinesIntoAsManyMicrobatchesAsRanks) {
-  const char* old = "[training]\nbatch_size = 8\n[experimental]\npipeline_parallel_degree = 4\n";
-  EXPECT_EQ(load(old).config.parallelism.pipeline_parallel_microbatch_size, 2);
-}
-
 TEST(Load, ReportsSyntaxByLine) {
   EXPECT_EQ(error_of("[training]\nsteps =\n").rfind("f.toml:2: not valid TOML: ", 0), 0U);
   EXPECT_EQ(error_of("\n[training\n").rfind("f.toml:2: not valid TOML: ", 0), 0U);
@@ -149,34 +143,33 @@ TEST(Load, TakesTorchtitansTraps) {
   EXPECT_EQ(load("[model]\nconverters = 'float8'\n").config.model.converters, float8);
   EXPECT_EQ(load("[float8]\nenable_float8_linear = true\n").config.model.converters, float8);
   EXPECT_EQ(load("[training]\nfp8_linear = ''\n").config.model.converters, Strings());
-  const Float8LinearConfig delayed =
-      load(
-          "[float8]\nenable_float8_linear = true\nscaling_type_input = 'delayed'\n"
-          "scaling_type_weight = 'delayed'\nscaling_type_grad_output = 'delayed'\n")
-          .config.quantize.linear.float8;
-  EXPECT_EQ(delayed.recipe_name, "delayed");
-  EXPECT_EQ(delayed.amax_history_len, 16);
-  EXPECT_NE(
-      error_of("[float8]\nscaling_type_input = 'delayed'\n")
-          .find("\"delayed\" for all of float8.scaling_type_input, "
-                "float8.scaling_type_weight and float8.scaling_type_grad_output, or for none"),
-      std::string::npos);
-  EXPECT_NE(error_of("[float8]\nscaling_type_input = 'static'\n").find("scaling_type_input"),
-            std::string::npos);
+  EXPECT_EQ(
+      load("[training]\nfp8_linear = true\n", {"--training.no_fp8_linear"}).config.model.converters,
+      Strings());
+  EXPECT_EQ(
+      load("[training]\nfp8_linear = true\n", {"--model.converters=mx"}).config.model.converters,
+      Strings{"quantize.linear.mx"});
   EXPECT_EQ(load("[optimizer]\nlr = 1\n").config.optimizer.lr, 1.0);
   EXPECT_TRUE(
       load("[metrics]\nenable_color_printing = false\n").config.metrics.disable_color_printing);
-  const Config mixed =
-      load(
-          "[training]\nbatch_size = 8\nwarmup_pct = 0.1\nsteps = 50\ndata_parallel_degree = 4\n"
-          "data_parallel_type = 'ddp'\n[experimental]\npipeline_parallel_microbatches = 4\n"
-          "pipeline_parallel_schedule = 'interleaved_1f1b'\n")
-          .config;
-  EXPECT_EQ(mixed.lr_scheduler.warmup_steps, 5);
-  EXPECT_EQ(mixed.parallelism.data_parallel_replicate_degree, 4);
-  EXPECT_EQ(mixed.parallelism.data_parallel_shard_degree, 1);
-  EXPECT_EQ(mixed.parallelism.pipeline_parallel_microbatch_size, 2);
-  EXPECT_EQ(mixed.parallelism.pipeline_parallel_schedule, "Interleaved1F1B");
+  EXPECT_EQ(load("[experimental]\npipeline_parallel_schedule = 'interleaved_1f1b'\n")
+                .config.parallelism.pipeline_parallel_schedule,
+            "Interleaved1F1B");
+}
+
+TEST(Load, NeedsWhatAnAcceptedNameCannotMean) {
+  const LoadedConfig loaded = load(
+      "[checkpoint]\ninterval_type = 'seconds'\n[training]\ndata_parallel_degree = -1\nwarmup_pct "
+      "= 0.1\n"
+      "[fault_tolerance]\nenable = true\n[float8]\nscaling_type_input = 'dynamic'\n",
+      {"--fault_tolerance.no_enable"});
+  Strings lines;
+  for (const Need& need : loaded.needs) lines.push_back(needs_line(need));
+  const Strings want = {
+      "needs: checkpoint.interval_type = \"seconds\": set checkpoint.interval in steps",
+      "needs: training.warmup_pct = 0.1: set lr_scheduler.warmup_steps to that share of "
+      "training.steps"};
+  EXPECT_EQ(lines, want);
 }
 
 TEST(Load, NotesWhatHasNoEffect) {
@@ -288,22 +281,21 @@ TEST(Needs, NamesWhatTheBuildLacks) {
   can.models = {{"llama3", {"debugmodel", "8B"}}};
   EXPECT_TRUE(needs(Config(), can).empty());
   const Config c = load(
-                       "[model]\nflavor = '9B'\nconverters = ['mx']\nnorm_type = 'layernorm'\n"
-                       "[training]\ndataset = 'c4'\n[optimizer]\nname = 'Muon'\n"
-                       "[parallelism]\ntensor_parallel_degree = 2\n")
+                       "[model]\nflavor = '9B'\nconverters = ['quantize.grouped_mm.mx']\n"
+                       "norm_type = 'layernorm'\n[training]\ndataset = 'c4'\n"
+                       "[optimizer]\nname = 'Muon'\n")
                        .config;
   Strings lines;
   for (const Need& need : needs(c, can)) lines.push_back(needs_line(need));
   const Strings want = {
       "needs: model.flavor = \"9B\": not a flavor of llama3: debugmodel, 8B",
-      "needs: model.converters = [\"quantize.linear.mx\"]: quantize.linear.mx is not built yet",
+      "needs: model.converters = [\"quantize.grouped_mm.mx\"]: quantize.grouped_mm.mx is not "
+      "built",
       // NOLINTNEXTLINE(bugprone-suspicious-missing-comma): one long line
       "needs: model.norm_type = \"layernorm\": only rmsnorm, fused_rmsnorm, compiled_rmsnorm are "
       "built",
       "needs: optimizer.name = \"Muon\": only AdamW, Adam are built",
-      "needs: training.dataset_path = none: dataset c4 needs a file or folder",
-      "needs: parallelism.tensor_parallel_degree = 2: more than one rank of this kind is not built "
-      "yet"};
+      "needs: training.dataset_path = none: dataset c4 needs a file or folder"};
   EXPECT_EQ(lines, want);
 }
 
@@ -334,9 +326,9 @@ TEST(Describe, DumpsAndHelps) {
   EXPECT_NE(config_json(c).find("\"seq_len\": 2048"), std::string::npos);
   EXPECT_EQ(key_help("training.seq-len"),
             "training.seq_len\n  Tokens of one sequence.\n  type: int\n  default: 2048\n  values: "
-            ">=1\n  honoured\n");
+            ">=1\n");
   EXPECT_EQ(key_help("training.batch_size"),
-            "training.batch_size\n  retired; now training.local_batch_size\n");
+            "training.batch_size\n  now training.local_batch_size\n");
   EXPECT_THROW(key_help("nothing"), Error);
 }
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "tokamak/config/accepted.h"
 #include "tokamak/config/key_table.h"
 #include "tokamak/config/nearest.h"
-#include "tokamak/config/retired.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
 
@@ -60,34 +60,28 @@ std::string values_text(const Key& key) {
   return key.allowed.empty() ? "any" : std::string(key.allowed);
 }
 
-std::string_view behaviour_text(Behaviour behaviour) {
-  switch (behaviour) {
-    case Behaviour::kHonoured:
-      return "honoured";
-    case Behaviour::kDormant:
-      return "accepted; no effect on one rank without the feature it belongs to";
-    case Behaviour::kFeature:
-      return "supported; a value that this build lacks is reported in a needs: line";
+std::string help_of(const Key& key) {
+  return fmt::format("{}\n  {}\n  type: {}{}\n  default: {}\n  values: {}\n", key.name, key.help,
+                     type_name(key), is_nullable(key) ? " or none" : "", default_text(key),
+                     values_text(key));
+}
+
+std::string help_of(const AcceptedName& row) {
+  switch (row.fate) {
+    case Fate::kRename:
+      return fmt::format("{}\n  now {}\n", row.name, row.means);
+    case Fate::kInvert:
+      return fmt::format("{}\n  now not {}\n", row.name, row.means);
+    case Fate::kConvert:
+      return fmt::format("{}\n  now model.converters = [\"{}\"]\n", row.name, row.means);
+    case Fate::kOnly:
+      return fmt::format("{}\n  only {} is accepted: {}\n", row.name, row.means, row.note);
+    case Fate::kRefuse:
+      return fmt::format("{}\n  removed: {}\n", row.name, row.note);
+    case Fate::kDrop:
+      return fmt::format("{}\n  accepted without effect: {}\n", row.name, row.note);
   }
   return "";
-}
-
-std::string live_help(const Key& key) {
-  return fmt::format("{}\n  {}\n  type: {}{}\n  default: {}\n  values: {}\n  {}\n", key.name,
-                     key.help, type_name(key), is_nullable(key) ? " or none" : "",
-                     default_text(key), values_text(key), behaviour_text(key.behaviour));
-}
-
-std::string retired_help(const RetiredKey& key) {
-  const char* now = key.fate == Fate::kDrop     ? "accepted without effect"
-                    : key.fate == Fate::kRefuse ? "removed"
-                                                : "retired";
-  std::string text = fmt::format("{}\n  {}", key.name, now);
-  if (!key.successor.empty()) {
-    text += fmt::format("; now {}{}", key.fate == Fate::kInvert ? "not " : "", key.successor);
-  }
-  if (!key.note.empty()) text += fmt::format(": {}", key.note);
-  return text + "\n";
 }
 
 std::string line_of(const Key& key) {
@@ -152,11 +146,14 @@ std::string key_help(std::string_view name) {
   std::string full(name);
   std::replace(full.begin(), full.end(), '-', '_');
   if (full == "all") return all_keys_help();
-  if (const Key* key = find_key(full)) return live_help(*key);
-  if (const RetiredKey* key = find_retired_key(full)) return retired_help(*key);
+  if (const Key* key = find_key(full)) return help_of(*key);
+  if (const AcceptedName* key = find_accepted(full)) return help_of(*key);
   std::string section;
   for (const Key& key : all_keys()) {
     if (key.name.substr(0, full.size() + 1) == full + ".") section += line_of(key);
+  }
+  for (const AcceptedName& row : accepted_names()) {
+    if (row.name.substr(0, full.size() + 1) == full + ".") section += help_of(row);
   }
   TOK_REQUIRE(!section.empty(), "{}: no such key or section{}", printable(full),
               unknown_key_hint(full));

@@ -25,8 +25,9 @@ std::vector<std::pair<std::string, std::string>> key_values(const Config& config
 /// descriptions do not count.
 std::string config_digest(const Config& config);
 
-/// Returns a key's type, default, allowed values and meaning, or what a retired key became, or all
-/// keys of a section, or of "all" sections. Throws Error with the nearest name for anything else.
+/// Returns a key's type, default, allowed values and meaning, or what an accepted name became, or
+/// all keys of a section, or of "all" sections. Throws Error with the nearest name for anything
+/// else.
 std::string key_help(std::string_view name);
 
 /// Returns the names of all sections, in the order of the table.

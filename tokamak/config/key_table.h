@@ -1,4 +1,4 @@
-// The table of every live key. A key's type and default come from its Config field, the rest from
+// The table of every key. A key's type and default come from its Config field, the rest from
 // one line of key_table.cpp. The table drives files, overrides, help, JSON and checks.
 #pragma once
 
@@ -14,13 +14,6 @@
 
 namespace tokamak {
 
-/// What happens with a key.
-enum class Behaviour {
-  kHonoured,  ///< It does what its help says.
-  kDormant,   ///< It is accepted but matters only with what this build lacks; a note says so.
-  kFeature    ///< A value other than the default may ask for what a build lacks (needs()).
-};
-
 /// A field of Config, by its type.
 using FieldRef = std::variant<bool*, int64_t*, double*, std::string*, Strings*,
                               std::optional<int64_t>*, std::optional<double>*,
@@ -29,7 +22,6 @@ using FieldRef = std::variant<bool*, int64_t*, double*, std::string*, Strings*,
 struct Key {
   std::string_view name;
   FieldRef (*field)(Config&);
-  Behaviour behaviour;
   /// "" allows anything, "path" a local path or a mix of them, "a|b" is a closed list, "~a|b" is a
   /// list whose other values become needs lines, and ">=1", ">0", "0..1" and ">=1 or -1" bound
   /// numbers.
@@ -37,7 +29,7 @@ struct Key {
   std::string_view help;
 };
 
-/// Returns all live keys, in the order of Config.
+/// Returns all keys, in the order of Config.
 std::span<const Key> all_keys();
 
 /// Returns the key with this full name, or null.

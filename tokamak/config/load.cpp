@@ -19,7 +19,7 @@ bool is_section(const std::string& name) {
   for (const Key& key : all_keys()) {
     if (key.name.substr(0, name.size() + 1) == name + ".") return true;
   }
-  for (const RetiredKey& key : all_retired_keys()) {
+  for (const AcceptedName& key : accepted_names()) {
     if (key.name.substr(0, name.size() + 1) == name + ".") return true;
   }
   return false;

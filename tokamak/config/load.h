@@ -24,9 +24,9 @@ std::string needs_line(const Need& need);
 
 struct LoadedConfig {
   Config config;
-  /// One line for each key accepted without effect and each retired name with what it became.
+  /// One line for each name accepted without effect and each old name with what it became.
   std::vector<std::string> notes;
-  /// What retired keys ask for and no field can hold; needs() adds the rest.
+  /// What accepted names ask for and no field can hold; needs() adds the rest.
   std::vector<Need> needs;
   bool names_model = false;  ///< model.name was given, in a file or an override
 };

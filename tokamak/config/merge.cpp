@@ -58,12 +58,22 @@ void use_canonical_names(Config& config) {
   for (std::string& name : config.model.converters) {
     if (name == "float8" || name == "mx") name.insert(0, "quantize.linear.");
   }
+  Strings once;
+  for (const std::string& name : config.model.converters) {
+    if (std::find(once.begin(), once.end(), name) == once.end()) once.push_back(name);
+  }
+  config.model.converters = once;
   std::string& schedule = config.parallelism.pipeline_parallel_schedule;
   if (lower_case(schedule) == "interleaved_1f1b") schedule = "Interleaved1F1B";
   for (const std::string& name :
        allowed_list(*find_key("parallelism.pipeline_parallel_schedule"))) {
     if (lower_case(name) == lower_case(schedule)) schedule = name;
   }
+}
+
+bool lacks_converter(std::string_view key, const Config& config) {
+  return (key.starts_with("quantize.linear.float8.") && !has_float8(config)) ||
+         (key.starts_with("quantize.linear.mx.") && !has_mx(config));
 }
 
 }  // namespace
@@ -85,14 +95,6 @@ void Merge::note(std::string text) {
 const SettingValue* Merge::given(const std::string& key) const {
   const auto at = slots_.find(key);
   return at == slots_.end() ? nullptr : &at->second.value;
-}
-
-const SettingValue* Merge::given_retired(const std::string& name) const {
-  const SettingValue* last = nullptr;
-  for (const Deferred& d : deferred_) {
-    if (d.entry.name == name) last = &d.entry.value;
-  }
-  return last;
 }
 
 void Merge::assign(const std::string& key, const SettingValue& value, const Entry& entry,
@@ -119,23 +121,25 @@ void Merge::add(const Entry& entry, Source source) {
     assign(entry.name, tolerated(*key, entry.value), entry, source);
     return;
   }
-  const RetiredKey* retired = find_retired_key(entry.name);
-  if (retired == nullptr) {
+  const AcceptedName* row = find_accepted(entry.name);
+  if (row == nullptr) {
     const bool suggest = ++num_unknown_ <= kMaxSuggestions;
     error(entry, source, fmt::format("no such key{}", suggest ? unknown_key_hint(entry.name) : ""));
     return;
   }
-  const std::string successor(retired->successor);
-  switch (retired->fate) {
+  const std::string means(row->means);
+  switch (row->fate) {
     case Fate::kDrop:
-      drop(entry, retired->note);
+      return drop(entry, row->note);
+    case Fate::kOnly:
+      needs_.erase(entry.name);
+      if (const std::string value = value_text(entry.value); value != means)
+        needs_[entry.name] = {entry.name, value, std::string(row->note)};
       return;
     case Fate::kRefuse:
-      error(entry, source, fmt::format("removed: {}", retired->note));
-      return;
-    case Fate::kTranslate:
-      deferred_.push_back({retired, entry, source});
-      break;
+      return error(entry, source, fmt::format("removed: {}", row->note));
+    case Fate::kConvert:
+      return add_converter(means, entry, source);
     case Fate::kInvert: {
       const bool* flag = std::get_if<bool>(&entry.value);
       if (flag == nullptr) {
@@ -143,15 +147,28 @@ void Merge::add(const Entry& entry, Source source) {
               fmt::format("wanted true or false, got {}", value_description(entry.value)));
         return;
       }
-      assign(successor, !*flag, entry, source);
+      assign(means, !*flag, entry, source);
       break;
     }
     case Fate::kRename:
-      assign(successor, tolerated(*find_key(successor), entry.value), entry, source);
+      assign(means, tolerated(*find_key(means), entry.value), entry, source);
       break;
   }
-  note(fmt::format("{} is now {}{}{}{}", entry.name, retired->fate == Fate::kInvert ? "not " : "",
-                   successor, retired->note.empty() ? "" : ": ", retired->note));
+  note(fmt::format("{} is now {}{}{}{}", entry.name, row->fate == Fate::kInvert ? "not " : "",
+                   means, row->note.empty() ? "" : ": ", row->note));
+}
+
+void Merge::add_converter(const std::string& converter, const Entry& entry, Source source) {
+  const auto* text = std::get_if<std::string>(&entry.value);
+  const bool* flag = std::get_if<bool>(&entry.value);
+  converters_.erase(entry.name);
+  if (flag == nullptr && (text == nullptr || (!text->empty() && *text != "dynamic"))) {
+    error(entry, source,
+          "wanted true, false, \"dynamic\" or \"\", got " + value_description(entry.value));
+  } else if (flag != nullptr ? *flag : !text->empty()) {
+    converters_[entry.name] = {converter, source};
+    note(fmt::format("{} is now model.converters = [\"{}\"]", entry.name, converter));
+  }
 }
 
 // A flag that is off asks for nothing, so it needs no note.
@@ -168,28 +185,9 @@ void Merge::apply(LoadedConfig& loaded) {
     if (!text.empty()) error(slot.entry, slot.source, text);
     if (!text.empty() || same_value(get_value(loaded.config, key), get_value(defaults, key)))
       continue;
-    if (key.behaviour == Behaviour::kDormant &&
-        !(name.starts_with("quantize.linear.float8.") && has_float8(loaded.config)) &&
-        !(name.starts_with("quantize.linear.mx.") && has_mx(loaded.config))) {
+    if (lacks_converter(name, loaded.config))
       note(fmt::format("{}: no effect in this run: {}", name, key.help));
-    }
   }
-}
-
-// Files with the old key had as many microbatches as pipeline ranks unless they said otherwise.
-void Merge::split_old_pipeline() {
-  const auto at = slots_.find("parallelism.pipeline_parallel_degree");
-  if (at == slots_.end() || at->second.entry.name != "experimental.pipeline_parallel_degree")
-    return;
-  const char* size_key = "parallelism.pipeline_parallel_microbatch_size";
-  if (given(size_key) != nullptr) return;
-  const int64_t* degree = std::get_if<int64_t>(&at->second.value);
-  const SettingValue* batch_value = given("training.local_batch_size");
-  const int64_t* batch = batch_value ? std::get_if<int64_t>(batch_value) : nullptr;
-  const int64_t size = batch != nullptr ? *batch : Config().training.local_batch_size;
-  if (degree == nullptr || *degree <= 1 || size < *degree || size % *degree != 0) return;
-  const Slot slot = at->second;
-  assign(size_key, size / *degree, slot.entry, slot.source);
 }
 
 // Who asks for a Hugging Face folder asks for a last save of the weights alone.
@@ -233,9 +231,6 @@ void Merge::keep_one_length() {
 }
 
 LoadedConfig Merge::finish(std::vector<std::string> earlier) {
-  // The microbatch size needs the local batch size, which other retired names may set.
-  for (const Deferred& d : deferred_) translate(*d.key, d.entry, d.source, *this);
-  split_old_pipeline();
   imply_model_only();
   keep_one_length();
   LoadedConfig loaded;
@@ -245,12 +240,17 @@ LoadedConfig Merge::finish(std::vector<std::string> earlier) {
   });
   for (const Failure& failure : failures_) earlier.push_back(failure.text);
   if (!earlier.empty()) throw Error(fmt::format("{}", fmt::join(earlier, "\n")));
+  const auto listed = slots_.find("model.converters");
+  for (const auto& [name, added] : converters_) {
+    if (listed == slots_.end() || listed->second.source <= added.second)
+      loaded.config.model.converters.push_back(added.first);
+  }
   use_canonical_names(loaded.config);
   for (const auto& [reason, names] : dropped_)
     note(fmt::format("{}: accepted without effect: {}", fmt::join(names, ", "), reason));
   loaded.notes = std::move(notes_);
   loaded.names_model = given("model.name") != nullptr;
-  loaded.needs = std::move(needs_);
+  for (const auto& [name, need] : needs_) loaded.needs.push_back(need);
   return loaded;
 }
 

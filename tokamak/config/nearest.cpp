@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/config/accepted.h"
 #include "tokamak/config/key_table.h"
-#include "tokamak/config/retired.h"
 
 namespace tokamak {
 
@@ -23,9 +23,9 @@ std::string unknown_key_hint(std::string_view name) {
     const size_t dot = known.rfind('.');
     if (name.substr(0, dot + 1) == known.substr(0, dot + 1)) section = known.substr(0, dot);
   }
-  for (const RetiredKey& key : all_retired_keys()) {
-    if (!key.successor.empty() && is_nearer(key.name))
-      best = fmt::format("{} (now {})", key.name, key.successor);
+  for (const AcceptedName& key : accepted_names()) {
+    const bool is_renamed = key.fate == Fate::kRename || key.fate == Fate::kInvert;
+    if (is_renamed && is_nearer(key.name)) best = fmt::format("{} (now {})", key.name, key.means);
   }
   if (!best.empty()) return fmt::format("; the nearest is {}", best);
   return fmt::format("; `tokamak help {}` lists the keys", section.empty() ? "all" : section);

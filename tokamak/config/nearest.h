@@ -8,7 +8,7 @@
 
 namespace tokamak {
 
-/// Returns "; the nearest is a.b", of live and retired keys, with " (now c.d)" if it became
+/// Returns "; the nearest is a.b", of keys and renamed ones, with " (now c.d)" if it became
 /// another; where none is near, where to find the keys of the section, or of all sections.
 std::string unknown_key_hint(std::string_view name);
 

@@ -5,35 +5,34 @@
 
 #include <fmt/format.h>
 
+#include "tokamak/config/accepted.h"
 #include "tokamak/config/key_table.h"
 #include "tokamak/config/nearest.h"
-#include "tokamak/config/retired.h"
 
 namespace tokamak {
 
 namespace {
 
-// Returns the live key that gives the text its type, or null for names that are unknown or whose
-// values are translated.
+// Returns the key that gives the text its type, or null for names that stand for none.
 const Key* typing_key(const std::string& name) {
   if (const Key* key = find_key(name)) return key;
-  const RetiredKey* retired = find_retired_key(name);
+  const AcceptedName* row = find_accepted(name);
   const bool same_type =
-      retired != nullptr && (retired->fate == Fate::kRename || retired->fate == Fate::kInvert);
-  return same_type ? find_key(retired->successor) : nullptr;
+      row != nullptr && (row->fate == Fate::kRename || row->fate == Fate::kInvert);
+  return same_type ? find_key(row->means) : nullptr;
 }
 
 bool is_flag(const std::string& name) {
   if (const Key* key = typing_key(name)) return type_name(*key) == "bool";
-  const RetiredKey* retired = find_retired_key(name);
-  return retired != nullptr && retired->is_flag;
+  const AcceptedName* row = find_accepted(name);
+  return row != nullptr && row->is_flag;
 }
 
 // Returns "a.b" for "a.no_b" where a.b is a flag.
 std::optional<std::string> negated_flag(const std::string& name) {
   const size_t dot = name.rfind('.');
   if (dot == std::string::npos || name.compare(dot + 1, 3, "no_") != 0) return {};
-  if (find_key(name) != nullptr || find_retired_key(name) != nullptr) return {};
+  if (find_key(name) != nullptr || find_accepted(name) != nullptr) return {};
   std::string bare = name.substr(0, dot + 1) + name.substr(dot + 4);
   if (!is_flag(bare)) return {};
   return bare;
@@ -84,7 +83,7 @@ std::vector<Entry> parse_overrides(std::span<const std::string> args,
       if (has_next && is_truth(args[i + 1])) entry.value = typed(name, args[++i]);
     } else if (has_next) {
       entry.value = typed(name, args[++i]);
-    } else if (find_key(name) != nullptr || find_retired_key(name) != nullptr) {
+    } else if (find_key(name) != nullptr || find_accepted(name) != nullptr) {
       errors.push_back(fmt::format("--{}: wanted a value", name));
       continue;
     }

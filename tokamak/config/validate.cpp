@@ -110,9 +110,6 @@ void check_checkpoint(const CheckpointConfig& c, Rules& rules) {
   rules.require(!c.initial_load_in_hf || c.initial_load_model_only,
                 "checkpoint.initial_load_in_hf: needs checkpoint.initial_load_model_only = true, "
                 "got false: a Hugging Face folder holds only weights");
-  rules.require(!c.initial_load_in_hf_quantized || c.initial_load_in_hf,
-                "checkpoint.initial_load_in_hf_quantized: needs checkpoint.initial_load_in_hf = "
-                "true, got false");
 }
 
 bool is_positive_number(const std::string& text) {
@@ -123,7 +120,7 @@ bool is_positive_number(const std::string& text) {
 
 constexpr double kMostGiB = 1 << 20;
 
-void check_rest(const Config& c, const Degrees& d, Rules& rules) {
+void check_rest(const Config& c, Rules& rules) {
   const std::string& option = c.activation_checkpoint.selective_ac_option;
   rules.require(
       option == "op" || is_positive_number(option),
@@ -144,11 +141,6 @@ void check_rest(const Config& c, const Degrees& d, Rules& rules) {
                 c.optimizer.beta2);
   rules.require(!c.model.dropout || *c.model.dropout < 1,
                 "model.dropout: wanted less than 1, got 1");
-  const int64_t expert_tp = c.parallelism.expert_tensor_parallel_degree;
-  rules.require(expert_tp == 1 || expert_tp == d.tp,
-                "parallelism.expert_tensor_parallel_degree: wanted 1 or "
-                "parallelism.tensor_parallel_degree = {}, got {}",
-                d.tp, expert_tp);
 }
 
 // Degrees of 1 are left out, except the sharding degree.
@@ -240,17 +232,14 @@ void set_steps(Config& config, const Degrees& degrees) {
 
 void validate(const Config& config, int64_t world_size) {
   Rules rules;
-  Degrees degrees;
   try {
-    degrees = resolve_degrees(config.parallelism, world_size);
-    check_batches(config, degrees, rules);
+    check_batches(config, resolve_degrees(config.parallelism, world_size), rules);
   } catch (const Error& error) {
     rules.add(error.what());
   }
   check_length(config.training, rules);
   check_checkpoint(config.checkpoint, rules);
-  degrees.tp = config.parallelism.tensor_parallel_degree;
-  check_rest(config, degrees, rules);
+  check_rest(config, rules);
   rules.finish();
 }
 

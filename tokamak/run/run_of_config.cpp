@@ -47,16 +47,7 @@ CopyEngines copy_engines_of(const std::string& choice) {
 }  // namespace
 
 Capabilities capabilities(std::string why_no_cuda) {
-  Capabilities can{.data_parallel = true,
-                   .tensor_parallel = true,
-                   .context_parallel = true,
-                   .pipeline_parallel = true,
-                   .float8 = true,
-                   .mx = true,
-                   .bf16_master_weights = true,
-                   .profiling = true,
-                   .memory_snapshot = true,
-                   .why_no_cuda = std::move(why_no_cuda)};
+  Capabilities can{.why_no_cuda = std::move(why_no_cuda)};
   for (const std::string& name : model_names()) {
     Strings flavors = flavors_of(name);
     flavors.emplace_back("hf");
