@@ -1,12 +1,13 @@
 # tokamak_embed(preset_files NAMESPACE tokamak FUNCTION preset_files FOLDER presets): a source file, in the variable
-# preset_files, that defines `std::span<const EmbeddedFile> preset_files()` (core/embedded.h) over the folder's files of that SUFFIX
-# (toml by default).
+# preset_files, that defines `std::span<const EmbeddedFile> preset_files()` (core/embedded.h) over the folder's TOML files,
+# or over the one file that FILE names in place of FOLDER.
 function(tokamak_embed out)
-  cmake_parse_arguments(arg "" "NAMESPACE;FUNCTION;FOLDER;SUFFIX" "" ${ARGN})
-  if(NOT arg_SUFFIX)
-    set(arg_SUFFIX toml)
+  cmake_parse_arguments(arg "" "NAMESPACE;FUNCTION;FOLDER;FILE" "" ${ARGN})
+  if(arg_FILE)
+    set(files ${arg_FILE})
+  else()
+    file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${arg_FOLDER}/*.toml)
   endif()
-  file(GLOB files CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/${arg_FOLDER}/*.${arg_SUFFIX})
   list(SORT files)
   set(rows "")
   foreach(file IN LISTS files)

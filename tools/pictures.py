@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Makes the pictures of prices again: pictures.py PROGRAM [FOLDER] writes docs/pictures/{step,sweep,search,rows}.png.
+"""Makes the pictures of prices again: pictures.py PROGRAM [FOLDER] writes docs/pictures/{step,sweep,search}.png.
 
-PROGRAM writes pages with --html, and headless Chromium draws their figures. With FOLDER it writes there, for each page
+PROGRAM writes pages with --html, and headless Chromium shows them. With FOLDER it writes there, for each page
 whole and at 1,200 and 400 pixels, light and dark, to be looked at; nothing of docs changes.
 """
+import json
 import re
 import subprocess
 import sys
@@ -16,14 +17,14 @@ PAGES = {
     "sweep": "sweep --preset nemo-405b-576-bf16 gpus=144,288,576,1152,2304",
     "search": "search --cluster h100 --gpus 64 --model.flavor=70B --training.seq_len=8192 "
               "--training.global_batch_size=128",
-    "rows": f"rows {ROOT}/tests/measured/published_runs.csv",
 }
 LIGHT, DARK = [], ["--blink-settings=preferredColorScheme=0"]
 
 
 def screenshot(page, picture, width, height, options):
     """Draws the top of a page."""
-    subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *options,
+    subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars",
+                    "--virtual-time-budget=3000", *options,
                     f"--window-size={width},{height}", f"--screenshot={picture}", page.resolve().as_uri()],
                    check=True, capture_output=True)
 
@@ -41,7 +42,11 @@ def height_of(page, width):
 
 def figures_alone(text):
     """The page without its tables."""
-    return re.sub(r"<pre>.*?</pre>|<h2>All rows</h2>", "", text, flags=re.S)
+    begin = text.index('id="data">') + len('id="data">')
+    end = text.index("</script>", begin)
+    page = json.loads(text[begin:end])
+    page["blocks"] = [block for block in page["blocks"] if "chart" in block]
+    return text[:begin] + json.dumps(page).replace("<", "\\u003c") + text[end:]
 
 
 def main():

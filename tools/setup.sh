@@ -10,7 +10,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 
-build="cmake ninja-build g++ pkg-config python3
+build="cmake ninja-build g++ pkg-config python3 libjs-chart.js
   libbenchmark-dev libcli11-dev libcurl4-openssl-dev libdnnl-dev libfmt-dev libgtest-dev libjemalloc-dev
   libopenmpi-dev libpcre2-dev libprotobuf-dev libsimdjson-dev libssl-dev libtomlplusplus-dev libutf8proc-dev libxxhash-dev
   libzstd-dev

@@ -5,7 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/core/file.h"
-#include "tokamak/core/json.h"
+#include "tokamak/core/test_page.h"
 
 #include "tests/fixtures/price_program.h"
 
@@ -40,6 +40,19 @@ size_t count(const std::string& text, const std::string& what) {
   return n;
 }
 
+Json chart_of(const std::string& page) {
+  return page_data(page).at("blocks").back().at("chart");
+}
+
+// Returns how many dots of this style a page has.
+size_t count_points(const std::string& page, const std::string& style) {
+  size_t found = 0;
+  const Json chart = chart_of(page);
+  for (const Json& series : chart.at("series"))
+    if (series.value("style", "") == style) found += series.at("points").size();
+  return found;
+}
+
 const Words kTp8OnH100{"--cluster=h100", "--parallelism.tensor_parallel_degree=8"};
 
 Words operator+(Words a, const Words& b) {
@@ -70,8 +83,8 @@ TEST(PriceSweep, APointThatCannotBeSaysWhyBesideTheOthers) {
     EXPECT_EQ(count(rows[r], ","), count(rows[0], ","));
   }
   const std::string page = read_file(folder.path() / "a.html");
-  EXPECT_EQ(count(page, "<circle"), 2U);
-  EXPECT_EQ(count(page, ">x<title>"), 1U);
+  EXPECT_EQ(count_points(page, "circle"), 2U);
+  EXPECT_EQ(count_points(page, "crossRot"), 1U);
 
   const Json json = json_of(kTp8OnH100 + Words{"--sweep=gpus=8,12,16"});
   ASSERT_EQ(json.size(), 3U);
@@ -161,8 +174,8 @@ TEST(PriceSweep, TwoSweepsAreACurveForEachValueOfTheFirst) {
   EXPECT_EQ(rows[0].rfind("cluster,gpus,step_time_s,", 0), 0U);
   EXPECT_EQ(rows[4].rfind("gb200,8,", 0), 0U) << rows[4];
   const std::string page = read_file(folder.path() / "a.html");
-  EXPECT_EQ(count(page, "<circle"), 6U);
-  EXPECT_EQ(count(page, "<path"), 4U) << "a curve and an ideal each";
+  EXPECT_EQ(count_points(page, "circle"), 6U);
+  EXPECT_EQ(chart_of(page).at("series").size(), 6U) << "a curve, its dots and an ideal each";
   EXPECT_NE(page.find("cluster gb200"), std::string::npos);
 
   const Json both = json_of(words);
@@ -173,18 +186,6 @@ TEST(PriceSweep, TwoSweepsAreACurveForEachValueOfTheFirst) {
   const Json batches =
       json_of({"--cluster=h100", "--sweep=gpus=8,16", "--sweep=training.local_batch_size=1,2"});
   EXPECT_EQ(batches[3].at("tokens_per_step"), 4.0 * batches[0].at("tokens_per_step").get<double>());
-}
-
-TEST(PriceSweep, NamesOfCurvesStandBelowTheFigure) {
-  const ScratchFolder folder;
-  const std::string key = "parallelism.data_parallel_replicate_degree";
-  const auto result = sweep({"--cluster=h100", fmt::format("--sweep={}=1,2,4,8,16", key),
-                             "--sweep=gpus=16,32", "--html=a.html"},
-                            folder.path());
-  ASSERT_EQ(result.exit_code, 0) << result.err;
-  const std::string page = read_file(folder.path() / "a.html");
-  const std::string names = page.substr(page.find("<div class=\"key\">"));
-  EXPECT_EQ(count(names, fmt::format("></i>{} ", key)), 5U);
 }
 
 TEST(PriceSweep, PublishedPointsStandBesideThePresetsCurve) {
@@ -198,11 +199,12 @@ TEST(PriceSweep, PublishedPointsStandBesideThePresetsCurve) {
     return read_file(folder.path() / "a.html");
   };
   const std::string page = page_of({});
-  EXPECT_EQ(count(page, "<circle"), 6U) << "three prices, three measured";
+  EXPECT_EQ(count_points(page, "circle"), 3U);
+  EXPECT_EQ(count_points(page, "rectRot"), 3U) << "measured";
   EXPECT_NE(page.find("gb200-8b-17-nodes: 17581.0 tokens/s/GPU"), std::string::npos);
-  EXPECT_NE(page.find("% of the first value"), std::string::npos);
+  EXPECT_NE(page.find("% of the first"), std::string::npos);
   EXPECT_NE(page.find("ideal: "), std::string::npos);
-  EXPECT_EQ(count(page_of({"--model.flavor=1B"}), "<circle"), 3U) << "another model";
+  EXPECT_EQ(count_points(page_of({"--model.flavor=1B"}), "rectRot"), 0U) << "another model";
 }
 
 // A line has the batch of its label or none.

@@ -119,11 +119,10 @@ int run_sweep(Args args) {
 int run_rows(Args args) {
   if (asks_for_help(args)) {
     fmt::print(
-        "usage: tokamak rows FILE.csv [--json] [--html PAGE] [--set KEY=VALUE]\n\n"
+        "usage: tokamak rows FILE.csv [--json] [--set KEY=VALUE]\n\n"
         "Prices each row of published measurements and prints a table with the errors by "
         "family.\n\n"
         "  --json           print one JSON object for each row\n"
-        "  --html PAGE      write a page with predicted beside measured times\n"
         "  --set KEY=VALUE  another value for a number of every machine\n");
     return 0;
   }

@@ -26,9 +26,8 @@ std::optional<RowsWords> find_rows_words(Args args) {
       words.json = true;
       continue;
     }
-    TOK_REQUIRE(name == "--rows" || name == "--html" || name == "--set",
-                "rows: unknown word {}: wanted a FILE.csv, --json, --html PAGE, --set KEY=NUMBER",
-                word);
+    TOK_REQUIRE(name == "--rows" || name == "--set",
+                "rows: unknown word {}: wanted a FILE.csv, --json, --set KEY=NUMBER", word);
     const bool has_value = equals != std::string::npos;
     TOK_REQUIRE(has_value || i + 1 < args.size(), "{}: wanted a value", word);
     const std::string value = has_value ? word.substr(equals + 1) : args[++i];
@@ -36,10 +35,6 @@ std::optional<RowsWords> find_rows_words(Args args) {
     if (name == "--rows") {
       TOK_REQUIRE(words.file.empty(), "--rows {}: given twice", value);
       words.file = value;
-    } else if (name == "--html") {
-      TOK_REQUIRE(!words.html, "--html {}: given twice", value);
-      check_can_write(value);
-      words.html = value;
     } else {
       words.sets.push_back(value);
     }
@@ -53,10 +48,6 @@ int print_rows(const RowsWords& words) {
     const Waiting waiting("pricing");
     return price_rows(rows, {.assignments = words.sets});
   }();
-  if (words.html) {
-    const std::string name = std::filesystem::path(words.file).filename().string();
-    write_file_atomic(*words.html, rows_page(fmt::format("Prices of {}", name), priced));
-  }
   if (!words.json) {
     fmt::print("{}", to_table(priced));
     return 0;

@@ -12,7 +12,6 @@ namespace tokamak::cli {
 struct RowsWords {
   std::string file;
   bool json = false;
-  std::optional<std::string> html;
   std::vector<std::string> sets;  ///< "key=value" of every machine
 };
 

@@ -174,7 +174,7 @@ std::string sweep_html(std::span<const Sweep> sweeps, std::span<const SweepLine>
     const double rate = line.report ? line.report->device_tokens_per_s() : 0.0;
     curves.back().points.push_back({.device_tokens_per_s = rate, .reason = line.reason});
   }
-  return price::sweep_page(title(lines), table(sweeps, lines), price::sweep_figure(picture));
+  return price::sweep_page(title(lines), table(sweeps, lines), picture);
 }
 
 }  // namespace tokamak::cli

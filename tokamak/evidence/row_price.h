@@ -58,10 +58,6 @@ double restated_mfu(const PricedRow& row, double seconds);
 /// error, memory (as of a priced plan: peak_bytes, limit_bytes, fits); or skipped.
 std::string to_json(const PricedRow& row);
 
-/// Returns a page with predicted beside measured times, errors by family, and the table. It is
-/// below 1 MB for up to 3,000 rows; of more than 2,000 it draws some.
-std::string rows_page(const std::string& title, const std::vector<PricedRow>& rows);
-
 /// Returns every row, then a summary by family and one by calibrated and tested rows.
 std::string to_table(const std::vector<PricedRow>& rows);
 

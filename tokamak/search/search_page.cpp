@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/bytes.h"
-#include "tokamak/core/panel.h"
-#include "tokamak/core/svg.h"
+#include "tokamak/core/page.h"
 #include "tokamak/run/mesh_options.h"
 #include "tokamak/run/run_of_config.h"
 #include "tokamak/search/search.h"
@@ -13,86 +12,81 @@ namespace tokamak {
 namespace {
 
 constexpr size_t kMostDots = 3'000;
-constexpr double kHeight = 380.0;
-constexpr int kPriced = 0;
 
-struct TimeAndMemory {
-  double seconds = 0.0;
-  double gib = 0.0;
-};
-
-std::vector<TimeAndMemory> priced_points(const SearchResult& result) {
-  std::vector<TimeAndMemory> points;
+// Returns the stairs that separate what some priced plan reaches from what none does.
+std::vector<PlotPoint> frontier(const SearchResult& result, double highest_s, double most_gib) {
+  std::vector<PlotPoint> plans;
   for (const FoundPlan& f : result.best)
-    points.push_back({f.step.seconds, static_cast<double>(f.peak_bytes) / kGiB});
-  return points;
-}
-
-// Returns the points that no other beats in both time and memory, by memory.
-std::vector<TimeAndMemory> frontier(std::vector<TimeAndMemory> points) {
-  std::sort(points.begin(), points.end(), [](const auto& a, const auto& b) {
-    return std::pair(a.gib, a.seconds) < std::pair(b.gib, b.seconds);
-  });
-  std::vector<TimeAndMemory> best;
-  for (const TimeAndMemory& p : points) {
-    if (best.empty() || p.seconds < best.back().seconds) best.push_back(p);
+    plans.push_back({.x = static_cast<double>(f.peak_bytes) / kGiB, .y = f.step.seconds});
+  std::sort(plans.begin(), plans.end(),
+            [](const auto& a, const auto& b) { return std::pair(a.x, a.y) < std::pair(b.x, b.y); });
+  std::vector<PlotPoint> line = {{.x = plans[0].x, .y = highest_s}};
+  for (const PlotPoint& p : plans) {
+    if (p.y >= line.back().y) continue;
+    line.push_back({.x = p.x, .y = line.back().y});
+    line.push_back(p);
   }
-  return best;
+  line.push_back({.x = most_gib, .y = line.back().y});
+  return line;
 }
 
-// Draws the frontier as the stairs that separate what some priced plan reaches from what none does.
-void draw_frontier(svg::Panel& panel, const std::vector<TimeAndMemory>& best, double highest_s,
-                   double most_gib) {
-  std::vector<svg::PlotPoint> line = {{.x = best.front().gib, .y = highest_s}};
-  for (size_t i = 0; i < best.size(); ++i) {
-    line.push_back({.x = best[i].gib, .y = best[i].seconds});
-    line.push_back({.x = i + 1 < best.size() ? best[i + 1].gib : most_gib, .y = best[i].seconds});
-  }
-  panel.curve(line, kPriced);
-}
-
-std::string figure(const SearchResult& result) {
-  const std::vector<TimeAndMemory> priced = priced_points(result);
+OrderedJson chart(const SearchResult& result) {
   const double limit_gib = result.memory_limit_bytes / kGiB;
+  const double fastest = result.best.front().step.seconds;
   // Estimates that are far slower than what was found would press all else together.
-  const double slowest = priced.back().seconds;
-  const double shown = std::max(1.6 * priced.front().seconds, 1.1 * slowest);
-  const double low = 0.94 * priced.front().seconds;
+  const double shown = std::max(1.6 * fastest, 1.1 * result.best.back().step.seconds);
+  const double low = 0.94 * fastest;
   const double most_gib = 1.06 * limit_gib;
-  svg::Panel panel(svg::linear_axis("GiB of the fullest device", 0.0, most_gib, 8),
-                   svg::linear_axis("s of a step", low, shown), kHeight);
+  OrderedJson estimates = OrderedJson::array();
   const size_t stride = result.estimated.size() / kMostDots + 1;
   for (size_t i = 0; i < result.estimated.size(); i += stride) {
     const EstimatedPlan& e = result.estimated[i];
     if (e.seconds < low || e.seconds > shown || e.least_bytes > most_gib * kGiB) continue;
-    panel.dot({.x = e.least_bytes / kGiB, .y = e.seconds}, svg::kGrey, "", 2.0);
+    estimates.push_back({rounded(e.least_bytes / kGiB), rounded(e.seconds)});
   }
-  draw_frontier(panel, frontier(priced), shown, most_gib);
-  const svg::PlotPoint limit[] = {{.x = limit_gib, .y = low}, {.x = limit_gib, .y = shown}};
-  panel.curve(limit, svg::kRed, true);
-  for (size_t i = 0; i < priced.size(); ++i) {
+  OrderedJson plans = OrderedJson::array();
+  OrderedJson numbers = OrderedJson::array();
+  for (size_t i = 0; i < result.best.size(); ++i) {
     const FoundPlan& f = result.best[i];
-    panel.dot({.x = priced[i].gib, .y = priced[i].seconds}, kPriced,
-              fmt::format("{}: {:.3f} s, {:.1f} GiB, {}", i + 1, priced[i].seconds, priced[i].gib,
-                          mesh_text(f.point.degrees)),
-              5.0);
-    panel.words({.x = priced[i].gib, .y = priced[i].seconds}, std::to_string(i + 1), true);
+    const double gib = static_cast<double>(f.peak_bytes) / kGiB;
+    plans.push_back({rounded(gib), rounded(f.step.seconds),
+                     fmt::format("{}: {:.3f} s, {:.1f} GiB, {}", i + 1, f.step.seconds, gib,
+                                 mesh_text(f.point.degrees))});
+    numbers.push_back({rounded(gib), rounded(f.step.seconds), std::to_string(i + 1)});
   }
-  panel.legend("priced plans, numbered as in the table, and their frontier", kPriced);
-  panel.legend("estimated plans, with the least memory that they need", svg::kGrey);
-  panel.legend("limit of a device (dashed)", svg::kRed);
-  return panel.html();
+  return {{"height", 420},
+          {"legend", true},
+          {"bars", true},
+          {"x", {{"name", "GiB of the fullest device"}, {"min", 0}, {"max", rounded(most_gib)}}},
+          {"y", {{"name", "s of a step"}, {"min", rounded(low)}, {"max", rounded(shown)}}},
+          {"series",
+           {{{"name", "estimated plans, with the least memory that they need"},
+             {"kind", "dots"},
+             {"color", kGrey},
+             {"radius", 1.5},
+             {"points", estimates}},
+            {{"name", "frontier of the priced plans"},
+             {"kind", "line"},
+             {"points", points_json(frontier(result, shown, most_gib))}},
+            {{"name", "limit of a device (dashed)"},
+             {"kind", "line"},
+             {"color", kRed},
+             {"dashed", true},
+             {"points", points_json({{.x = limit_gib, .y = low}, {.x = limit_gib, .y = shown}})}},
+            {{"kind", "dots"}, {"words", true}, {"radius", 0}, {"points", numbers}},
+            {{"name", "priced plans, numbered as in the table"},
+             {"kind", "dots"},
+             {"radius", 5},
+             {"points", plans}}}}};
 }
 
 }  // namespace
 
 std::string search_page(const SearchRequest& request, const SearchResult& result) {
   const ModelSpec model = spec_of(request.config);
-  return svg::page(fmt::format("{} {} on {} x {}: time and memory", model.name, model.flavor,
+  return html_page(fmt::format("{} {} on {} x {}: time and memory", model.name, model.flavor,
                                request.num_gpus, request.machine.name),
-                   fmt::format("{}\n<pre>{}</pre>\n", figure(result),
-                               svg::escaped(search_text(request, result))),
-                   svg::panel_style());
+                   {{{"chart", chart(result)}}, {{"pre", search_text(request, result)}}});
 }
 
 }  // namespace tokamak

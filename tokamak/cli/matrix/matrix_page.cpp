@@ -3,8 +3,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/cli/matrix/matrix_rows.h"
-#include "tokamak/core/json.h"
-#include "tokamak/core/svg.h"
+#include "tokamak/core/page.h"
 
 namespace tokamak::cli {
 namespace {
@@ -30,82 +29,70 @@ std::string label_of(const MatrixRow& row) {
                      row.is_left_out_by_peer() ? " *" : "");
 }
 
-// A bar that is filled if its value was measured, and dashed if it was priced or planned alone.
-std::string bar(double x, double y, double width, std::string_view color, bool is_measured,
-                const std::string& title) {
-  constexpr double kHeight = 14.0;
-  if (is_measured) return svg::rect(x, y, width, kHeight, color, title);
-  return fmt::format(
-      "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"none\" "
-      "stroke=\"{}\" stroke-dasharray=\"3 2\"/>\n",
-      x, y + 0.5, width, kHeight - 1.0, color);
+// Bars of one model's rows. Those that were not measured are hollow: priced and planned alone.
+OrderedJson chart_of(const std::vector<const MatrixResult*>& rows, bool is_memory) {
+  OrderedJson names = OrderedJson::array();
+  // By whether rows are of fp8, and whether they were measured.
+  OrderedJson points[2][2] = {{OrderedJson::array(), OrderedJson::array()},
+                              {OrderedJson::array(), OrderedJson::array()}};
+  OrderedJson prices = OrderedJson::array();
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const MatrixResult& r = *rows[i];
+    names.push_back(label_of(r.row));
+    std::string figures = r.reason;
+    if (is_memory) {
+      figures = gib_of(r) > 0.0 ? fmt::format("{:.1f} GiB", gib_of(r)) : "";
+    } else if (r.tps) {
+      figures =
+          fmt::format("{:.0f} tok/s{}", *r.tps, r.mfu ? fmt::format(", MFU {:.1f} %", *r.mfu) : "");
+    } else if (r.priced_tps) {
+      figures = fmt::format("priced {:.0f} tok/s", *r.priced_tps);
+    }
+    points[r.row.is_fp8() ? 1 : 0][r.tps ? 1 : 0].push_back(
+        {0, rounded(is_memory ? gib_of(r) : rate_of(r)), i, figures});
+    if (!is_memory && r.tps && r.priced_tps)
+      prices.push_back(
+          {rounded(*r.priced_tps), i, fmt::format("priced {:.0f} tok/s", *r.priced_tps)});
+  }
+  OrderedJson series = OrderedJson::array();
+  for (const int is_fp8 : {0, 1}) {
+    for (const int is_measured : {0, 1}) {
+      series.push_back({{"name", is_fp8 == 1 ? "fp8" : "bf16"},
+                        {"kind", "bars"},
+                        {"color", is_fp8},
+                        {"hollow", is_measured == 0},
+                        {"words", true},
+                        {"points", std::move(points[is_fp8][is_measured])}});
+    }
+  }
+  if (!prices.empty())
+    series.push_back({{"name", "priced before the run"},
+                      {"kind", "dots"},
+                      {"color", kRed},
+                      {"style", "line"},
+                      {"rotation", 90},
+                      {"radius", 9},
+                      {"points", prices}});
+  return {{"title", is_memory ? "Memory" : "Tokens per second and rank"},
+          {"height", 80 + 22 * rows.size()},
+          {"legend", true},
+          {"bars", true},
+          {"right", 110},
+          {"x", {{"name", is_memory ? "GiB" : "tok/s"}, {"min", 0}}},
+          {"y", {{"labels", names}}},
+          {"series", series}};
 }
 
-// Bars of one model's rows: tokens per second with a line where the price was, and memory.
-std::string bars_of(const std::vector<const MatrixResult*>& rows) {
-  constexpr double kRow = 20.0;
-  constexpr double kLabels = 230.0;
-  constexpr double kBars = 270.0;
-  constexpr double kFigures = 170.0;
-  constexpr double kMemory = kLabels + kBars + kFigures;
-  constexpr double kMemoryBars = 110.0;
-  double most = 1.0;
-  double most_gib = 1.0;
-  for (const MatrixResult* r : rows) {
-    most = std::max({most, rate_of(*r), r->priced_tps.value_or(0.0)});
-    most_gib = std::max(most_gib, gib_of(*r));
-  }
-  std::string out =
-      svg::begin(kMemory + kMemoryBars + 80.0, kRow * static_cast<double>(rows.size()));
-  double y = 0.0;
-  for (const MatrixResult* r : rows) {
-    const double text_y = y + kRow - 6.0;
-    out += svg::text(kLabels - 8.0, text_y, label_of(r->row), "end");
-    const std::string_view color = svg::kCurveColors[r->row.is_fp8() ? 1 : 0];
-    const double width = std::max(1.0, rate_of(*r) / most * kBars);
-    double end = kLabels + width;
-    if (rate_of(*r) > 0.0)
-      out += bar(kLabels, y + 3.0, width, color, r->tps.has_value(), r->row.name());
-    if (r->tps && r->priced_tps) {
-      const double at = kLabels + *r->priced_tps / most * kBars;
-      out += fmt::format(
-          "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" "
-          "stroke=\"currentColor\" stroke-width=\"1.5\"/>\n",
-          at, y + 1.0, y + kRow - 1.0);
-      end = std::max(end, at);
-    }
-    std::string figures = r->reason;
-    if (r->tps) {
-      figures = fmt::format("{:.0f} tok/s{}", *r->tps,
-                            r->mfu ? fmt::format(", MFU {:.1f} %", *r->mfu) : "");
-    } else if (r->priced_tps) {
-      figures = fmt::format("priced {:.0f} tok/s", *r->priced_tps);
-    }
-    out += svg::text(end + 8.0, text_y, figures);
-    if (const double gib = gib_of(*r); gib > 0.0) {
-      const double gib_width = std::max(1.0, gib / most_gib * kMemoryBars);
-      out += bar(kMemory, y + 3.0, gib_width, svg::kCurveColors[5], r->tps.has_value(), "memory");
-      out += svg::text(kMemory + gib_width + 8.0, text_y, fmt::format("{:.1f} GiB", gib));
-    }
-    y += kRow;
-  }
-  return out + "</svg>\n";
-}
-
-std::string table_of(const std::vector<MatrixResult>& results) {
-  std::string out =
-      "<div class=\"wide\"><table><tr><th>run</th><th>tok/s per rank</th><th>priced</th>"
-      "<th>MFU %</th><th>GiB</th><th>planned</th><th></th></tr>\n";
+OrderedJson table_of(const std::vector<MatrixResult>& results) {
+  OrderedJson rows = OrderedJson::array();
   for (const MatrixResult& r : results) {
-    out += fmt::format(
-        "<tr><td>{}{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></"
-        "tr>\n",
-        svg::escaped(r.row.name()), r.row.is_left_out_by_peer() ? " *" : "",
-        or_empty(r.tps, "{:.0f}"), or_empty(r.priced_tps, "{:.0f}"), or_empty(r.mfu, "{:.1f}"),
-        or_empty(r.memory_gib, "{:.1f}"), or_empty(r.planned_gib, "{:.1f}"),
-        svg::escaped(r.reason));
+    rows.push_back({r.row.name() + (r.row.is_left_out_by_peer() ? " *" : ""),
+                    or_empty(r.tps, "{:.0f}"), or_empty(r.priced_tps, "{:.0f}"),
+                    or_empty(r.mfu, "{:.1f}"), or_empty(r.memory_gib, "{:.1f}"),
+                    or_empty(r.planned_gib, "{:.1f}"), r.reason});
   }
-  return out + "</table></div>\n";
+  return {{"columns", {"run", "tok/s per rank", "priced", "MFU %", "GiB", "planned", "reason"}},
+          {"rows", rows}};
 }
 
 }  // namespace
@@ -162,11 +149,12 @@ std::string matrix_json(const std::vector<MatrixResult>& results) {
 }
 
 std::string matrix_page(const std::string& title, const std::vector<MatrixResult>& results) {
-  std::string body =
-      "<p>Bars on the left are tokens per second and rank; a line marks the price that was "
-      "computed before the run. Bars on the right are memory. A run with dashed bars does not fit "
-      "on this device: it is priced and planned alone. llm-train-bench leaves out the rows that "
-      "have a star.</p>\n";
+  OrderedJson blocks = OrderedJson::array();
+  blocks.push_back(
+      {{"text",
+        "A red dash marks the price that was computed before the run. A run with hollow bars does "
+        "not fit on this device: it is priced and planned alone. llm-train-bench leaves out the "
+        "rows that have a star."}});
   std::vector<std::string> models;
   for (const MatrixResult& r : results) {
     if (std::find(models.begin(), models.end(), r.row.model.flavor) == models.end())
@@ -177,15 +165,13 @@ std::string matrix_page(const std::string& title, const std::vector<MatrixResult
     for (const MatrixResult& r : results) {
       if (r.row.model.flavor == model) rows.push_back(&r);
     }
-    body += fmt::format("<h2>{}, {} x {}</h2>\n<div class=\"wide\">{}</div>\n", svg::escaped(model),
-                        rows[0]->row.model.batch, rows[0]->row.model.seq_len, bars_of(rows));
+    blocks.push_back({{"heading", fmt::format("{}, {} x {}", model, rows[0]->row.model.batch,
+                                              rows[0]->row.model.seq_len)},
+                      {"chart", chart_of(rows, false)}});
+    blocks.push_back({{"chart", chart_of(rows, true)}});
   }
-  body += "<h2>All rows</h2>\n" + table_of(results);
-  return svg::page(title, body,
-                   ".wide{overflow-x:auto}table{border-collapse:collapse;font-size:13px}"
-                   "td,th{padding:2px 10px 2px 0;text-align:right;white-space:nowrap}"
-                   "td:first-child,th:first-child,td:last-child{text-align:left}"
-                   ".wide svg{min-width:640px}");
+  blocks.push_back({{"heading", "All rows"}, {"table", table_of(results)}});
+  return html_page(title, blocks);
 }
 
 }  // namespace tokamak::cli

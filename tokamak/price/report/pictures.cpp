@@ -7,21 +7,14 @@
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/enum_array.h"
-#include "tokamak/core/panel.h"
-#include "tokamak/core/svg.h"
+#include "tokamak/core/page.h"
 
 namespace tokamak::price {
 namespace {
 
-using svg::Panel;
-using svg::PlotPoint;
-
 constexpr size_t kMostRows = 24;
-constexpr double kRow = 30.0;           // pixels of a rank
-constexpr double kPlot = 240.0;         // of the height of curves
 constexpr double kFewBlocks = 2'000.0;  // that have titles
 constexpr double kMostBlocks = 24'000.0;
-constexpr size_t kRankCharacters = 10;  // "rank 12345", beside which memory is drawn over time
 constexpr EnumArray<BlockKind, std::string_view, kNumBlockKinds> kBlockNames = {
     "forward", "backward", "weight gradients", "once a step", "communication"};
 constexpr EnumArray<BlockKind, int, kNumBlockKinds> kBlockColors = {0, 1, 2, 4, 3};
@@ -33,13 +26,14 @@ constexpr EnumArray<ArenaKind, std::string_view, kNumDeviceArenas> kArenaNames =
     "weights, gradients, moments", "compute weights", "saved activations of the pipeline",
     "activations and temporaries of a microbatch"};
 
-svg::PanelAxis time_axis(double step_s) {
-  return step_s < 2.0 ? svg::linear_axis("ms of the step", 0.0, 1e3 * step_s, 8)
-                      : svg::linear_axis("s of the step", 0.0, step_s, 8);
-}
-
 double time_unit(double step_s) {
   return step_s < 2.0 ? 1e3 : 1.0;
+}
+
+OrderedJson time_axis(double step_s) {
+  return {{"name", step_s < 2.0 ? "ms of the step" : "s of the step"},
+          {"min", 0},
+          {"max", rounded(time_unit(step_s) * step_s)}};
 }
 
 BlockKind kind_of(const Task& task) {
@@ -69,22 +63,6 @@ void add_block(std::vector<Block>& lane, const Block& block, double thinnest_s) 
   lane.push_back(block);
 }
 
-// Draws a lane between two heights, with titles where there are few blocks in all.
-void draw_lane(Panel& panel, const std::vector<Block>& lane, double y0, double y1, double unit,
-               bool has_titles) {
-  EnumArray<BlockKind, std::vector<std::array<double, 4>>, kNumBlockKinds> sides;
-  for (const Block& b : lane) {
-    if (has_titles) {
-      panel.bar(unit * b.begin_s, unit * b.end_s, y0, y1, kBlockColors[b.kind],
-                fmt::format("{} of microbatch {}: {:.3f} to {:.3f} ms", kBlockNames[b.kind],
-                            b.microbatch, 1e3 * b.begin_s, 1e3 * b.end_s));
-    } else {
-      sides[b.kind].push_back({unit * b.begin_s, unit * b.end_s, y0, y1});
-    }
-  }
-  for (size_t k = 0; k < kNumBlockKinds; ++k) panel.bars(sides[k], kBlockColors[k]);
-}
-
 // Returns the number that a text is, or nothing.
 std::optional<double> number_of(const std::string& text) {
   char* end = nullptr;
@@ -100,15 +78,6 @@ std::vector<double> numbers_of(const std::vector<std::string>& values) {
   return numbers;
 }
 
-double most_of(const SweepPicture& sweep) {
-  double most = 0.0;
-  for (const SweepCurve& curve : sweep.curves) {
-    for (const SweepPoint& p : curve.points) most = std::max(most, p.device_tokens_per_s);
-  }
-  for (const PublishedPoint& p : sweep.published) most = std::max(most, p.device_tokens_per_s);
-  return most;
-}
-
 // Returns the first rate of a curve, or 0.
 double first_rate(const SweepCurve& curve) {
   const auto first = std::find_if(curve.points.begin(), curve.points.end(),
@@ -116,111 +85,192 @@ double first_rate(const SweepCurve& curve) {
   return first == curve.points.end() ? 0.0 : first->device_tokens_per_s;
 }
 
-// Returns an axis over the values, which are labelled where labels have room.
-svg::PanelAxis value_axis(const std::string& key, const std::vector<double>& numbers,
-                          const std::vector<PublishedPoint>& published) {
-  constexpr double kRoom = 0.045;  // of the axis
-  std::vector<double> all = numbers;
-  for (const PublishedPoint& p : published) all.push_back(p.value);
-  const auto [low, high] = std::minmax_element(all.begin(), all.end());
-  svg::PanelAxis axis{.name = key, .low = *low, .high = *high, .is_log = *high > 4.0 * *low};
-  const double edge = axis.is_log ? std::pow(*high / *low, 0.04) : 0.04 * (*high - *low);
-  if (axis.is_log) {
-    axis.low /= edge;
-    axis.high *= edge;
-  } else {
-    axis.low -= edge > 0.0 ? edge : 0.5 * *low;
-    axis.high += edge > 0.0 ? edge : 0.5 * *low;
-  }
-  std::vector<double> sorted = numbers;
-  std::sort(sorted.begin(), sorted.end());
-  for (const double value : sorted) {
-    if (axis.ticks.empty() || axis.share(value) - axis.share(axis.ticks.back().value) > kRoom)
-      axis.ticks.push_back({.value = value, .label = fmt::format("{:.6g}", value)});
-  }
-  return axis;
+OrderedJson dots(const std::string& name, int color, std::string_view style, OrderedJson points) {
+  return {{"name", name},
+          {"kind", "dots"},
+          {"color", color},
+          {"style", style},
+          {"points", std::move(points)}};
 }
 
-std::string curves_figure(const SweepPicture& sweep, const std::vector<double>& numbers) {
-  const double top = 1.1 * most_of(sweep);
+OrderedJson curves_chart(const SweepPicture& sweep, const std::vector<double>& numbers) {
   const bool is_of_gpus = sweep.key == "gpus";
-  const bool is_alone = sweep.curves.size() == 1;
-  Panel panel(value_axis(sweep.key, numbers, sweep.published),
-              svg::linear_axis("tokens/s/GPU", 0.0, top), kPlot);
+  OrderedJson series = OrderedJson::array();
+  OrderedJson without = OrderedJson::array();
   for (size_t c = 0; c < sweep.curves.size(); ++c) {
     const SweepCurve& curve = sweep.curves[c];
-    const int color = static_cast<int>(c) % svg::kGrey;
+    const int color = static_cast<int>(c) % kGrey;
     const double first = first_rate(curve);
     std::vector<PlotPoint> line;
+    OrderedJson points = OrderedJson::array();
     for (size_t i = 0; i < numbers.size(); ++i) {
       const SweepPoint& p = curve.points[i];
       line.push_back({.x = numbers[i], .y = p.reason.empty() ? p.device_tokens_per_s : NAN});
-    }
-    std::sort(line.begin(), line.end(), [](const auto& a, const auto& b) { return a.x < b.x; });
-    if (is_of_gpus && first > 0.0) {
-      const PlotPoint ideal[] = {{.x = line.front().x, .y = first},
-                                 {.x = line.back().x, .y = first}};
-      panel.curve(ideal, is_alone ? svg::kGrey : color, true);
-    }
-    panel.curve(line, color);
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      const SweepPoint& p = curve.points[i];
       if (!p.reason.empty()) {
-        panel.cross({.x = numbers[i], .y = 0.02 * top * static_cast<double>(1 + 3 * c)},
-                    is_alone ? svg::kRed : color, p.reason);
+        without.push_back({numbers[i], 0.03 * static_cast<double>(1 + c), p.reason});
         continue;
       }
-      const PlotPoint at{.x = numbers[i], .y = p.device_tokens_per_s};
-      panel.dot(at, color,
-                fmt::format("{}{} {}: {:.1f} tokens/s/GPU, {:.1f} % of the first",
-                            curve.name.empty() ? "" : curve.name + ", ", sweep.key, sweep.values[i],
-                            p.device_tokens_per_s, 100.0 * p.device_tokens_per_s / first));
+      points.push_back(
+          {numbers[i], rounded(p.device_tokens_per_s),
+           fmt::format("{}{} {}: {:.1f} tokens/s/GPU, {:.1f} % of the first",
+                       curve.name.empty() ? "" : curve.name + ", ", sweep.key, sweep.values[i],
+                       p.device_tokens_per_s, 100.0 * p.device_tokens_per_s / first)});
     }
-    if (!is_alone) panel.legend(curve.name, color);
+    std::sort(line.begin(), line.end(), [](const auto& a, const auto& b) { return a.x < b.x; });
+    if (is_of_gpus && first > 0.0)
+      series.push_back({{"name", "ideal: the first value's rate (dashed)"},
+                        {"kind", "line"},
+                        {"color", sweep.curves.size() == 1 ? kGrey : color},
+                        {"dashed", true},
+                        {"points", points_json({{.x = line.front().x, .y = first},
+                                                {.x = line.back().x, .y = first}})}});
+    series.push_back({{"kind", "line"}, {"color", color}, {"points", points_json(line)}});
+    series.push_back(
+        dots(curve.name.empty() ? "priced" : curve.name, color, "circle", std::move(points)));
   }
+  OrderedJson published = OrderedJson::array();
   for (const PublishedPoint& p : sweep.published)
-    panel.dot({.x = p.value, .y = p.device_tokens_per_s}, svg::kRed, p.title, 6.0, true);
-  if (is_alone) {
-    const double first = first_rate(sweep.curves[0]);
-    svg::PanelAxis kept = svg::linear_axis("% of the first value's rate", 0.0, 100.0 * top / first);
-    panel.set_right(std::move(kept));
-    panel.legend("priced", 0);
-    if (is_of_gpus) panel.legend("ideal: the first value's rate (dashed)", svg::kGrey);
-  } else if (is_of_gpus) {
-    panel.legend("ideal: each curve's first rate (dashed)", svg::kGrey);
+    published.push_back({p.value, rounded(p.device_tokens_per_s), p.title});
+  if (!published.empty())
+    series.push_back(dots("published", kRed, "rectRot", std::move(published)));
+  if (!without.empty()) {
+    series.push_back(dots("no price", kRed, "crossRot", std::move(without)));
+    series.back()["marks"] = true;
   }
-  if (!sweep.published.empty()) panel.legend("published", svg::kRed);
-  return panel.html();
+  std::vector<double> all = numbers;
+  for (const PublishedPoint& p : sweep.published) all.push_back(p.value);
+  const auto [low, high] = std::minmax_element(all.begin(), all.end());
+  const bool is_log = *high > 4.0 * *low;
+  const double edge = is_log ? 0.15 * *low : 0.04 * (*high - *low) + 0.01 * *low;
+  return {{"height", 320},
+          {"legend", true},
+          {"bars", true},
+          {"x",
+           {{"name", sweep.key},
+            {"log", is_log},
+            {"ticks", numbers},
+            {"min", *low - edge},
+            {"max", is_log ? 1.15 * *high : *high + edge}}},
+          {"y", {{"name", "tokens/s/GPU"}, {"min", 0}}},
+          {"series", series}};
 }
 
 // Values that are no numbers are rows, so that their names have room.
-std::string rows_figure(const SweepPicture& sweep) {
-  const double most = most_of(sweep);
-  const size_t num_values = sweep.values.size();
-  const std::vector<std::string> names(sweep.values.rbegin(), sweep.values.rend());
-  const double height = 1.0 / static_cast<double>(sweep.curves.size());
-  Panel panel(
-      svg::linear_axis("tokens/s/GPU", 0.0, 1.3 * most), svg::name_axis(sweep.key, names),
-      (12.0 + 14.0 * static_cast<double>(sweep.curves.size())) * static_cast<double>(num_values));
+OrderedJson rows_chart(const SweepPicture& sweep) {
+  OrderedJson series = OrderedJson::array();
+  const auto count = static_cast<double>(sweep.curves.size());
   for (size_t c = 0; c < sweep.curves.size(); ++c) {
-    const SweepCurve& curve = sweep.curves[c];
-    const int color = static_cast<int>(c) % svg::kGrey;
-    for (size_t i = 0; i < num_values; ++i) {
-      const SweepPoint& p = curve.points[i];
-      const double upper =
-          static_cast<double>(num_values - 1 - i) + 0.4 - 0.8 * height * static_cast<double>(c);
-      const double middle = upper - 0.4 * height;
-      if (!p.reason.empty()) {
-        panel.cross({.x = 0.02 * most, .y = middle}, svg::kRed, p.reason);
-        continue;
-      }
-      const std::string rate = fmt::format("{:.1f}", p.device_tokens_per_s);
-      panel.bar(0.0, p.device_tokens_per_s, upper - 0.74 * height, upper, color, rate);
-      panel.words({.x = p.device_tokens_per_s, .y = middle}, rate);
+    OrderedJson points = OrderedJson::array();
+    for (size_t i = 0; i < sweep.values.size(); ++i) {
+      const SweepPoint& p = sweep.curves[c].points[i];
+      const double y =
+          static_cast<double>(i) + 0.8 * ((static_cast<double>(c) + 0.5) / count - 0.5);
+      points.push_back({0, rounded(p.device_tokens_per_s), rounded(y),
+                        p.reason.empty() ? fmt::format("{:.1f}", p.device_tokens_per_s)
+                                         : p.reason.substr(0, 80)});
     }
-    if (sweep.curves.size() > 1) panel.legend(curve.name, color);
+    series.push_back({{"name", sweep.curves[c].name},
+                      {"kind", "bars"},
+                      {"color", c % kGrey},
+                      {"words", true},
+                      {"points", points}});
   }
-  return panel.html();
+  return {{"height", 60.0 + (12.0 + 18.0 * count) * static_cast<double>(sweep.values.size())},
+          {"legend", sweep.curves.size() > 1},
+          {"bars", true},
+          {"right", 60},
+          {"x", {{"name", "tokens/s/GPU"}, {"min", 0}}},
+          {"y", {{"name", sweep.key}, {"labels", sweep.values}}},
+          {"series", series}};
+}
+
+OrderedJson breakdown_chart(const StepPrice& step) {
+  OrderedJson names = OrderedJson::array();
+  OrderedJson series = OrderedJson::array();
+  for (size_t c = 0; c < kNumCategories; ++c) {
+    const double share = 100.0 * step.by_category[c] / step.seconds;
+    names.push_back(name_of(static_cast<Category>(c)));
+    OrderedJson points = OrderedJson::array();
+    points.push_back({0, rounded(share), c, fmt::format("{:.1f} %", share)});
+    series.push_back(
+        {{"kind", "bars"}, {"color", kCategoryColors[c]}, {"words", true}, {"points", points}});
+  }
+  return {{"height", 240},
+          {"bars", true},
+          {"right", 60},
+          {"x", {{"name", "% of the step"}, {"min", 0}}},
+          {"y", {{"labels", names}}},
+          {"series", series}};
+}
+
+OrderedJson timeline_chart(std::span<const TimelineRow> rows, double step_s) {
+  const double unit = time_unit(step_s);
+  double num_blocks = 0.0;
+  for (const TimelineRow& row : rows)
+    num_blocks += static_cast<double>(row.compute.size() + row.communication.size());
+  const bool has_titles = num_blocks <= kFewBlocks;
+  OrderedJson names = OrderedJson::array();
+  EnumArray<BlockKind, OrderedJson, kNumBlockKinds> points;
+  points.fill(OrderedJson::array());
+  for (size_t r = 0; r < rows.size(); ++r) {
+    names.push_back(rows[r].name);
+    for (const bool is_compute : {true, false}) {
+      const double y = static_cast<double>(r) + (is_compute ? -0.12 : 0.3);
+      for (const Block& b : is_compute ? rows[r].compute : rows[r].communication) {
+        OrderedJson block = {rounded(unit * b.begin_s), rounded(unit * b.end_s), y};
+        if (has_titles)
+          block.push_back(fmt::format("{} of microbatch {}: {:.3f} to {:.3f} ms",
+                                      kBlockNames[b.kind], b.microbatch, 1e3 * b.begin_s,
+                                      1e3 * b.end_s));
+        points[b.kind].push_back(std::move(block));
+      }
+    }
+  }
+  OrderedJson series = OrderedJson::array();
+  for (size_t k = 0; k < kNumBlockKinds; ++k) {
+    const bool is_thin = static_cast<BlockKind>(k) == BlockKind::kCommunication;
+    series.push_back({{"name", kBlockNames[k]},
+                      {"kind", "bars"},
+                      {"color", kBlockColors[k]},
+                      {"thickness", is_thin ? 6 : 15},
+                      {"points", std::move(points[k])}});
+  }
+  return {{"height", 90 + 30 * rows.size()}, {"legend", true},           {"bars", true},
+          {"x", time_axis(step_s)},          {"y", {{"labels", names}}}, {"series", series}};
+}
+
+// Draws the bytes in use, under lines for planned bytes (which include slots that wait for their
+// next microbatch) and for the memory of a device.
+OrderedJson memory_chart(const MemoryInStep& memory, double step_s, double limit_bytes) {
+  OrderedJson series = OrderedJson::array();
+  for (size_t a = 0; a < kNumDeviceArenas; ++a) {
+    std::vector<PlotPoint> sums;
+    for (const MemoryPoint& p : memory.points) {
+      double sum = 0.0;
+      for (size_t below = 0; below <= a; ++below) sum += p.bytes[below];
+      sums.push_back({.x = time_unit(step_s) * p.time_s, .y = sum / kGiB});
+    }
+    series.push_back({{"name", kArenaNames[a]},
+                      {"kind", "area"},
+                      {"color", kArenaColors[a]},
+                      {"points", points_json(sums)}});
+  }
+  const auto level = [&](std::string_view name, double bytes, int color) {
+    series.push_back(
+        {{"name", fmt::format("{} {:.1f} GiB (dashed)", name, bytes / kGiB)},
+         {"kind", "line"},
+         {"color", color},
+         {"dashed", true},
+         {"points", points_json({{.x = 0.0, .y = bytes / kGiB},
+                                 {.x = time_unit(step_s) * step_s, .y = bytes / kGiB}})}});
+  };
+  level("planned", memory.planned_bytes, kGrey);
+  level("limit", limit_bytes, kRed);
+  return {{"height", 320},
+          {"legend", true},
+          {"x", time_axis(step_s)},
+          {"y", {{"name", "GiB"}, {"min", 0}}},
+          {"series", series}};
 }
 
 }  // namespace
@@ -252,93 +302,24 @@ std::vector<TimelineRow> timeline_rows(std::span<const PricedSpan> spans,
   return rows;
 }
 
-std::string timeline_figure(std::span<const TimelineRow> rows, double step_s) {
-  std::vector<std::string> names;
-  double num_blocks = 0.0;
-  for (const TimelineRow& row : rows) {
-    names.insert(names.begin(), row.name);
-    num_blocks += static_cast<double>(row.compute.size() + row.communication.size());
-  }
-  Panel panel(time_axis(step_s), svg::name_axis("", names),
-              kRow * static_cast<double>(rows.size()));
-  panel.set_left_characters(kRankCharacters);
-  const bool has_titles = num_blocks <= kFewBlocks;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    const auto y = static_cast<double>(rows.size() - 1 - r);
-    draw_lane(panel, rows[r].compute, y - 0.16, y + 0.4, time_unit(step_s), has_titles);
-    draw_lane(panel, rows[r].communication, y - 0.38, y - 0.18, time_unit(step_s), has_titles);
-  }
-  for (size_t k = 0; k < kNumBlockKinds; ++k) panel.legend(kBlockNames[k], kBlockColors[k]);
-  return panel.html();
-}
-
-std::string memory_figure(std::span<const MemoryPoint> points, double step_s, double planned_bytes,
-                          double limit_bytes) {
-  double most = std::max(planned_bytes, limit_bytes);
-  std::vector<std::vector<PlotPoint>> sums(kNumDeviceArenas + 1);
-  for (const MemoryPoint& p : points) {
-    double sum = 0.0;
-    for (size_t a = 0; a <= kNumDeviceArenas; ++a) {
-      sums[a].push_back({.x = time_unit(step_s) * p.time_s, .y = sum / kGiB});
-      if (a < kNumDeviceArenas) sum += p.bytes[a];
-    }
-    most = std::max(most, sum);
-  }
-  Panel panel(time_axis(step_s), svg::linear_axis("GiB", 0.0, 1.08 * most / kGiB), kPlot);
-  panel.set_left_characters(kRankCharacters);
-  for (size_t a = 0; a < kNumDeviceArenas; ++a) {
-    panel.area(sums[a], sums[a + 1], kArenaColors[a]);
-    panel.legend(kArenaNames[a], kArenaColors[a]);
-  }
-  // The two may be close, so their words stand at different ends.
-  panel.level(limit_bytes / kGiB, svg::kRed, fmt::format("limit {:.1f}", limit_bytes / kGiB));
-  panel.level(planned_bytes / kGiB, svg::kGrey, fmt::format("planned {:.1f}", planned_bytes / kGiB),
-              true);
-  return panel.html();
-}
-
-std::string breakdown_figure(const StepPrice& step) {
-  std::vector<std::string> names;
-  double most = 0.0;
-  for (size_t c = kNumCategories; c-- > 0;) {
-    names.emplace_back(name_of(static_cast<Category>(c)));
-    most = std::max(most, step.by_category[c] / step.seconds);
-  }
-  Panel panel(svg::linear_axis("% of the step", 0.0, 125.0 * most), svg::name_axis("", names),
-              24.0 * static_cast<double>(kNumCategories));
-  for (size_t c = 0; c < kNumCategories; ++c) {
-    const double share = 100.0 * step.by_category[c] / step.seconds;
-    const auto y = static_cast<double>(kNumCategories - 1 - c);
-    panel.bar(
-        0.0, share, y - 0.36, y + 0.36, kCategoryColors[c],
-        fmt::format("{}: {:.3f} ms", name_of(static_cast<Category>(c)), 1e3 * step.by_category[c]));
-    panel.words({.x = share, .y = y}, fmt::format("{:.1f} %", share));
-  }
-  return panel.html();
-}
-
-std::string sweep_figure(const SweepPicture& sweep) {
-  const std::vector<double> numbers = numbers_of(sweep.values);
-  return numbers.size() == sweep.values.size() ? curves_figure(sweep, numbers) : rows_figure(sweep);
-}
-
 std::string step_page(const Report& report, std::span<const TimelineRow> rows,
                       const MemoryInStep& memory) {
   const double step_s = report.step.seconds;
-  std::string body = fmt::format("<pre>{}</pre>\n<h2>Where the time goes</h2>\n{}",
-                                 svg::escaped(to_text(report)), breakdown_figure(report.step));
-  body += fmt::format("<h2>The step</h2>\n{}", timeline_figure(rows, step_s));
-  body += fmt::format(
-      "<h2>Memory of rank {}</h2>\n{}", memory.rank,
-      memory_figure(memory.points, step_s, memory.planned_bytes, report.memory_limit_bytes));
-  return svg::page(fmt::format("{} on {} x {}", report.model, report.num_devices, report.machine),
-                   body, svg::panel_style());
+  return html_page(fmt::format("{} on {} x {}", report.model, report.num_devices, report.machine),
+                   {{{"pre", to_text(report)}},
+                    {{"heading", "Where the time goes"}, {"chart", breakdown_chart(report.step)}},
+                    {{"heading", "The step"}, {"chart", timeline_chart(rows, step_s)}},
+                    {{"heading", fmt::format("Memory of rank {}", memory.rank)},
+                     {"chart", memory_chart(memory, step_s, report.memory_limit_bytes)}}});
 }
 
 std::string sweep_page(const std::string& title, const std::string& table,
-                       const std::string& figure) {
-  return svg::page(title, fmt::format("<pre>{}</pre>\n{}", svg::escaped(table), figure),
-                   svg::panel_style());
+                       const SweepPicture& sweep) {
+  const std::vector<double> numbers = numbers_of(sweep.values);
+  const bool has_numbers = numbers.size() == sweep.values.size();
+  return html_page(title,
+                   {{{"pre", table}},
+                    {{"chart", has_numbers ? curves_chart(sweep, numbers) : rows_chart(sweep)}}});
 }
 
 }  // namespace tokamak::price

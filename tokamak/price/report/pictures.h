@@ -1,5 +1,4 @@
-// Pictures of prices, as figures of HTML that stretch with their page (core/panel.h), and pages
-// with them, which have no script and load nothing. A page is below 1 MB whatever it shows.
+// Pages of prices (core/page.h), each below 1.2 MB whatever it shows.
 #pragma once
 
 #include <array>
@@ -37,20 +36,11 @@ struct TimelineRow {
 std::vector<TimelineRow> timeline_rows(std::span<const PricedSpan> spans,
                                        std::span<const int> ranks, double step_s);
 
-std::string timeline_figure(std::span<const TimelineRow> rows, double step_s);
-
 /// Bytes in use at a point in time, by what holds them.
 struct MemoryPoint {
   double time_s = 0.0;
   EnumArray<ArenaKind, double, kNumDeviceArenas> bytes{};
 };
-
-/// Draws the bytes in use, under lines for planned bytes (which include slots that wait for their
-/// next microbatch) and for the memory of a device.
-std::string memory_figure(std::span<const MemoryPoint> points, double step_s, double planned_bytes,
-                          double limit_bytes);
-
-std::string breakdown_figure(const StepPrice& step);
 
 /// A value of a sweep: its rate, or why it has none.
 struct SweepPoint {
@@ -77,11 +67,6 @@ struct SweepPicture {
   std::vector<PublishedPoint> published;  ///< only of a sweep of GPUs
 };
 
-/// Draws tokens/s/GPU by value: curves over numbers, for GPUs with the ideal, which is the first
-/// value's rate, and the share of it that is kept; bars for other values. REQUIRES: one point has a
-/// rate.
-std::string sweep_figure(const SweepPicture& sweep);
-
 struct MemoryInStep {
   int rank = 0;
   double planned_bytes = 0.0;
@@ -92,8 +77,10 @@ struct MemoryInStep {
 std::string step_page(const Report& report, std::span<const TimelineRow> rows,
                       const MemoryInStep& memory);
 
-/// Returns a page with a sweep's table, as text, and its figure.
+/// Returns a page with a sweep's table, as text, and tokens/s/GPU by value: curves over numbers,
+/// for GPUs with the ideal, which is the first value's rate; bars for other values. REQUIRES: one
+/// point has a rate.
 std::string sweep_page(const std::string& title, const std::string& table,
-                       const std::string& figure);
+                       const SweepPicture& sweep);
 
 }  // namespace tokamak::price

@@ -3,35 +3,37 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tokamak/core/test_page.h"
+
 namespace tokamak::price {
 namespace {
 
-size_t count(const std::string& text, const std::string& part) {
-  size_t found = 0;
-  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++found;
-  return found;
+Json chart_of(const std::string& page) {
+  return page_data(page).at("blocks").back().at("chart");
 }
 
-TEST(MemoryPicture, WordsOfItsTwoLinesStandAtDifferentEnds) {
-  const std::string figure = memory_figure({}, 1.0, 79.9e9, 80e9);
-  EXPECT_NE(figure.find("text-anchor=\"start\">planned 74.4<"), std::string::npos) << figure;
-  EXPECT_NE(figure.find("text-anchor=\"end\">limit 74.5<"), std::string::npos);
+size_t count_points(const Json& chart, const std::string& kind) {
+  size_t found = 0;
+  for (const Json& series : chart.at("series"))
+    if (series.at("kind") == kind) found += series.at("points").size();
+  return found;
 }
 
 TEST(SweepPicture, NumbersMakeCurvesAndNamesMakeRows) {
   SweepPicture sweep{.key = "gpus", .values = {"8", "64", "1024"}};
   sweep.curves = {{.points = {{100.0, ""}, {0.0, "no <mesh>"}, {90.0, ""}}}};
-  const std::string curves = sweep_figure(sweep);
-  EXPECT_EQ(count(curves, "<circle"), 2U);
-  EXPECT_EQ(count(curves, ">x<title>no &lt;mesh&gt;<"), 1U);
-  EXPECT_NE(curves.find("90.0 tokens/s/GPU, 90.0 % of the first"), std::string::npos);
-  EXPECT_NE(curves.find(">1024<"), std::string::npos);
+  const Json curves = chart_of(sweep_page("", "", sweep));
+  EXPECT_EQ(count_points(curves, "dots"), 3U) << "two prices, one cross";
+  EXPECT_EQ(curves.at("series").back().at("points")[0][2], "no <mesh>");
+  EXPECT_EQ(curves.at("series")[2].at("points")[1][2],
+            "gpus 1024: 90.0 tokens/s/GPU, 90.0 % of the first");
+  EXPECT_EQ(curves.at("x").at("log"), true);
   sweep.values = {"h100-published+nemo", "h200", "gb200"};
   sweep.key = "cluster";
-  const std::string rows = sweep_figure(sweep);
-  EXPECT_EQ(count(rows, "<circle"), 0U);
-  EXPECT_EQ(count(rows, "<rect"), 2U);
-  EXPECT_EQ(count(rows, "h100-published+nemo"), 1U);
+  const Json rows = chart_of(sweep_page("", "", sweep));
+  EXPECT_EQ(count_points(rows, "dots"), 0U);
+  EXPECT_EQ(count_points(rows, "bars"), 3U);
+  EXPECT_EQ(rows.at("y").at("labels")[0], "h100-published+nemo");
 }
 
 // A step of 64 microbatches and 8 chunks has as many blocks; there are more ranks than are drawn.
@@ -56,9 +58,7 @@ TEST(TimelinePicture, IsSmallHoweverLongTheStepIs) {
   ASSERT_EQ(rows.size(), 24U);
   EXPECT_EQ(rows.front().name, "rank 0");
   EXPECT_EQ(rows.back().name, fmt::format("rank {}", 8 * (kRanks - 1)));
-  const std::string figure = timeline_figure(rows, 2.0);
-  EXPECT_LT(figure.size(), 900'000U);
-  EXPECT_NE(figure.find("<path"), std::string::npos);
+  EXPECT_LT(step_page({.step = {.seconds = 2.0}}, rows, {}).size(), 1'200'000U);
 }
 
 }  // namespace

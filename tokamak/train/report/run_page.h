@@ -1,4 +1,4 @@
-// A page that shows runs beside each other: one file without a script, for a browser.
+// A page that shows runs beside each other, for a browser (core/page.h).
 #pragma once
 
 #include <span>
