@@ -263,10 +263,8 @@ TEST(Cli, PriceSaysThatCappedScoresAreNotPriced) {
 }
 
 TEST(Cli, PlanShowsThePipelineScheduleOfTheKeys) {
-  const auto file = std::filesystem::temp_directory_path() /
-                    fmt::format("tokamak_schedule_{}.svg", static_cast<int>(getpid()));
   const auto plan =
-      run_program({TOK_PROGRAM, "plan", "--print-schedule", "--schedule-svg", file.string(),
+      run_program({TOK_PROGRAM, "plan", "--print-schedule",
                    "--parallelism.pipeline_parallel_degree=4", "--training.local_batch_size=8"});
   EXPECT_EQ(plan.exit_code, 0) << plan.err;
   EXPECT_NE(plan.out.find("1F1B: 4 ranks, 4 stages, 8 microbatches; 33 units of time"),
@@ -275,8 +273,6 @@ TEST(Cli, PlanShowsThePipelineScheduleOfTheKeys) {
   EXPECT_NE(plan.out.find("\nrank 3 .  .  .  F0 B0--- F1"), std::string::npos) << plan.out;
   EXPECT_NE(plan.out.find("stage 3 on rank 3: layer 5, norm, output\n"), std::string::npos)
       << plan.out;
-  EXPECT_NE(read_file(file).find("<title>3B7</title>"), std::string::npos);
-  std::filesystem::remove(file);
   const auto wrong = run_program(
       {TOK_PROGRAM, "plan", "--print-schedule", "--parallelism.pipeline_parallel_degree=16"});
   EXPECT_EQ(wrong.exit_code, 2);

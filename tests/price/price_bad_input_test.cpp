@@ -131,7 +131,6 @@ TEST(PriceBadInput, OptionsThatDoNotGoTogether) {
            Case{{"--tokens="}, {"--tokens", "value"}},
            Case{{"--print"}, {"--print", "--cluster"}},
            Case{{"--why"}, {"--why", "--cluster"}},
-           Case{{"--schedule-svg", "x.svg"}, {"--schedule-svg", "--cluster"}},
            Case{{"--world-size=4"}, {"--world-size", "--gpus"}},
            Case{{"--csv", "x.csv"}, {"--csv", "--sweep"}},
            Case{{"--sweep=gpus=8,16", "--write=x.toml"}, {"--write", "--sweep"}},

@@ -11,7 +11,6 @@
 #include "tokamak/cli/price.h"
 #include "tokamak/cli/rows.h"
 #include "tokamak/cli/run_config.h"
-#include "tokamak/core/file.h"
 #include "tokamak/pipeline/schedule_picture.h"
 #include "tokamak/run/mesh_options.h"
 #include "tokamak/run/run_of_config.h"
@@ -51,11 +50,8 @@ void show_schedule(const RunConfig& run) {
   const PipelinePlan pipeline = pipeline_plan(run.config, degrees, spec_of(run.config).num_layers,
                                               batch_sizes(run.config, degrees).num_microbatches);
   check_schedule(pipeline.schedule);
-  if (run.print_schedule) {
-    fmt::print("{}\n{}", schedule_text(pipeline.schedule),
-               split_text(pipeline.split, pipeline.schedule.rank_of_stage));
-  }
-  if (run.schedule_svg) write_file_atomic(*run.schedule_svg, schedule_svg(pipeline.schedule));
+  fmt::print("{}\n{}", schedule_text(pipeline.schedule),
+             split_text(pipeline.split, pipeline.schedule.rank_of_stage));
 }
 
 // Names the verb that replaces a flag: flags are older, and scripts use them. Returns `code`.
@@ -78,7 +74,7 @@ int run_plan(Args args) {
   }
   const auto run = load_run_config(args, "plan", {.source = "none"});
   if (!run) return 0;
-  if (run->print_schedule || run->schedule_svg) {
+  if (run->print_schedule) {
     show_schedule(*run);
     return 0;
   }

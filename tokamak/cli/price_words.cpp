@@ -150,7 +150,7 @@ void check_together(const PriceWords& words, const std::vector<std::string>& giv
   if (find_sweep(words, "precision") != nullptr) refuse({"--precision"}, "--sweep precision=...");
   TOK_REQUIRE(!words.csv || !words.sweeps.empty(), "--csv: wanted --sweep with it");
   constexpr std::string_view kOfOnePlan[] = {"--print", "--why", "--print-schedule",
-                                             "--schedule-svg", "--world-size"};
+                                             "--world-size"};
   for (const std::string& word : words.rest) {
     for (const std::string_view other : kOfOnePlan) {
       TOK_REQUIRE(word != other && !word.starts_with(fmt::format("{}=", other)),

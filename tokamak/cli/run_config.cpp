@@ -44,7 +44,6 @@ constexpr std::array kFlags{
     Flag{"--check", "", "prove that no tasks race and that all ranks' collectives meet", "plan"},
     Flag{"--print-schedule", "",
          "draw the pipeline schedule, say what each stage holds, plan nothing", "plan"},
-    Flag{"--schedule-svg", "FILE", "write the same picture as SVG", "plan"},
     Flag{"--preset", "NAME",
          "a known run in place of FILE.toml; `tokamak price --preset list` names them"},
     Flag{"--proxy", "",
@@ -180,7 +179,6 @@ struct RunWords {
 };
 
 RunWords parse_run_words(Args args, const std::string& verb) {
-  const std::string svg_word = "--schedule-svg=";
   const std::string preset_word = "--preset=";
   const std::string world_word = "--world-size=";
   const std::string proxy_word = "--proxy=";
@@ -202,10 +200,6 @@ RunWords parse_run_words(Args args, const std::string& verb) {
       run.why = true;
     } else if (arg == "--print-schedule" && verb == "plan") {
       run.print_schedule = true;
-    } else if (arg.rfind(svg_word, 0) == 0 && verb == "plan") {
-      run.schedule_svg = arg.substr(svg_word.size());
-    } else if (arg == "--schedule-svg" && verb == "plan" && i + 1 < args.size()) {
-      run.schedule_svg = args[++i];
     } else if (arg.rfind(preset_word, 0) == 0) {
       words.preset = arg.substr(preset_word.size());
     } else if (arg == "--preset" && i + 1 < args.size()) {

@@ -20,15 +20,14 @@ struct RunConfig {
   std::vector<Need> needs;
   MeshPlace place;  ///< of this rank, or of rank 0 if no launcher has started ranks
   bool dry_run = false;
-  bool is_of_this_machine = true;           ///< neither --world-size nor a device that is not here
-  std::optional<std::string> preset;        ///< its name
-  std::optional<Proxy> proxy;               ///< train --proxy: how `config` was scaled down
-  LogStyle log;                             ///< train --color, --log-format
-  bool print = false;                       ///< plan --print
-  bool check = false;                       ///< plan --check
-  bool why = false;                         ///< plan --why
-  bool print_schedule = false;              ///< plan --print-schedule
-  std::optional<std::string> schedule_svg;  ///< plan --schedule-svg FILE
+  bool is_of_this_machine = true;     ///< neither --world-size nor a device that is not here
+  std::optional<std::string> preset;  ///< its name
+  std::optional<Proxy> proxy;         ///< train --proxy: how `config` was scaled down
+  LogStyle log;                       ///< train --color, --log-format
+  bool print = false;                 ///< plan --print
+  bool check = false;                 ///< plan --check
+  bool why = false;                   ///< plan --why
+  bool print_schedule = false;        ///< plan --print-schedule
 };
 
 /// Parses `[FILE.toml] [overrides] [--dry-run] [--world-size=N]`; prints help and returns nothing

@@ -36,9 +36,7 @@ struct MetricsConfig {
   bool disable_color_printing = false;
   std::string save_tb_folder = "tb";
   bool save_for_all_ranks = false;
-  bool causal_mfu = false;
   double slow_rank_factor = 1.5;
-  int64_t slow_rank_lines = 3;
 };
 
 struct ModelConfig {

@@ -33,8 +33,6 @@ const Key kKeys[] = {
   TOK_KEY(metrics.save_tb_folder, "path", "Folder of TensorBoard files under dump_folder."),
   TOK_KEY(metrics.save_for_all_ranks, "", "Metrics and TensorBoard files of every rank, not only of rank 0."),
   TOK_KEY(metrics.slow_rank_factor, ">=0", "A rank is slow if it works this many times as long as the median of those with the same work; 0: none is (ours)."),
-  TOK_KEY(metrics.slow_rank_lines, ">=1", "Log lines in a row for which a rank is slow before it is named (ours)."),
-  TOK_KEY(metrics.causal_mfu, "", "Also log the MFU that counts only the keys that a causal query sees (ours)."),
 
   TOK_KEY(model.name, "", "Family of models, e.g. llama3, llama2, mistral, qwen2, qwen3, gemma2, gemma3, gpt2."),
   TOK_KEY(model.flavor, "", "Row of that family's table of sizes, or hf for the config.json in hf_assets_path."),

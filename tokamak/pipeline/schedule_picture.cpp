@@ -1,7 +1,6 @@
 #include "tokamak/pipeline/schedule_picture.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include <fmt/format.h>
@@ -91,36 +90,6 @@ std::string rank_table(const PipelineSchedule& s, const Timeline& t) {
   return text;
 }
 
-// Red, green, blue of the lightest shade, by PipelineOp.
-constexpr std::array<std::array<int, 3>, 4> kColors = {
-    {{142, 190, 240}, {146, 210, 150}, {146, 210, 150}, {244, 200, 120}}};
-
-std::string color_of(const PipelineSchedule& s, int rank, const PipelineAction& a) {
-  const std::vector<int> stages = s.stages_of(rank);
-  const auto chunk = std::find(stages.begin(), stages.end(), a.stage) - stages.begin();
-  const double shade = 1.0 - 0.35 * static_cast<double>(chunk) /
-                                 std::max<double>(1.0, static_cast<double>(stages.size()) - 1.0);
-  const auto& [red, green, blue] = kColors[static_cast<size_t>(a.op)];
-  return fmt::format("#{:02x}{:02x}{:02x}", std::lround(red * shade), std::lround(green * shade),
-                     std::lround(blue * shade));
-}
-
-constexpr int kUnit = 22;  // pixels of a unit of time
-constexpr int kRow = 24;   // of a rank
-constexpr int kLeft = 60;  // of the ranks' names
-constexpr int kTop = 30;   // of the headline
-
-std::string svg_action(const PipelineSchedule& s, int rank, const TimedAction& timed, double top,
-                       double height) {
-  const double x = kLeft + kUnit * timed.begin;
-  const double width = kUnit * (timed.end - timed.begin);
-  return fmt::format(
-      "<g><title>{}</title><rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"{}\"/>"
-      "<text x=\"{}\" y=\"{}\">{}</text></g>\n",
-      to_string(timed.action), x, top, width, height, color_of(s, rank, timed.action),
-      x + width / 2, top + height / 2 + 4, timed.action.microbatch);
-}
-
 }  // namespace
 
 std::string schedule_text(const PipelineSchedule& schedule) {
@@ -134,35 +103,6 @@ std::string schedule_text(const PipelineSchedule& schedule) {
     text += row_text(ranks[rank], width, static_cast<int>(std::lround(timeline.makespan)));
   }
   return text + '\n' + rank_table(schedule, timeline);
-}
-
-std::string schedule_svg(const PipelineSchedule& schedule) {
-  const Timeline timeline = simulate_schedule(schedule, {});
-  const double width = kLeft + kUnit * timeline.makespan + 10;
-  const int height = kTop + kRow * schedule.num_ranks + 10;
-  std::string svg = fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" "
-      "height=\"{1}\">\n<style>text{{font:11px sans-serif;text-anchor:middle}}"
-      ".left{{text-anchor:start}}rect{{stroke:#fff;stroke-width:1}}</style>\n"
-      "<rect width=\"100%\" height=\"100%\" fill=\"#fff\"/>\n"
-      "<text class=\"left\" x=\"6\" y=\"18\">{2}</text>\n",
-      width, height, headline(schedule, timeline));
-  for (int rank = 0; rank < schedule.num_ranks; ++rank) {
-    const int top = kTop + kRow * rank;
-    svg += fmt::format(
-        "<text class=\"left\" x=\"6\" y=\"{}\">rank {}</text>\n"
-        "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"#eee\"/>\n",
-        top + kRow / 2 + 4, rank, kLeft, top, kUnit * timeline.makespan, kRow);
-    const auto& list = timeline.ranks[rank];
-    for (size_t i = 0; i < list.size(); ++i) {
-      const bool second = list[i].action.overlaps_previous;
-      const bool first = i + 1 < list.size() && list[i + 1].action.overlaps_previous;
-      const double half = kRow / 2.0;
-      svg += svg_action(schedule, rank, list[i], second ? top + half : top,
-                        first || second ? half : kRow);
-    }
-  }
-  return svg + "</svg>\n";
 }
 
 }  // namespace tokamak

@@ -12,8 +12,4 @@ namespace tokamak {
 /// time, dashes continue the action before them. Below are what each rank holds and its idle time.
 std::string schedule_text(const PipelineSchedule& schedule);
 
-/// Returns the same as an SVG picture: each kind of action has a color, which is darker for later
-/// chunks of a rank, and numbers are microbatches.
-std::string schedule_svg(const PipelineSchedule& schedule);
-
 }  // namespace tokamak

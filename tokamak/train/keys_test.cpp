@@ -44,14 +44,13 @@ std::string text_of_options(const TrainerOptions& o) {
                       static_cast<int>(s.decay_type), s.min_lr_factor);
   if (o.validation)
     text += fmt::format("{} {}", o.validation->freq, text_of_data(o.validation->data));
-  text += fmt::format("{} {} {} {} {}\n", o.logging.dump_folder.string(), o.logging.log_freq,
-                      o.logging.causal_mfu, o.logging.of_all_ranks,
-                      o.logging.tensorboard_folder.string());
+  text += fmt::format("{} {} {} {}\n", o.logging.dump_folder.string(), o.logging.log_freq,
+                      o.logging.of_all_ranks, o.logging.tensorboard_folder.string());
   text += fmt::format("{} {} {} {}\n", o.profiling.traces_folder.string(), o.profiling.freq,
                       o.profiling.active, o.profiling.memory_folder.string());
-  text += fmt::format("{} {} {} {} {} {} {}\n", static_cast<int>(g.steps.on_nonfinite),
+  text += fmt::format("{} {} {} {} {} {}\n", static_cast<int>(g.steps.on_nonfinite),
                       static_cast<int>(g.steps.on_spike), g.steps.spike_factor, g.slow_ranks.factor,
-                      g.slow_ranks.lines, g.check_replicas_every, g.rolls_divergent_back);
+                      g.check_replicas_every, g.rolls_divergent_back);
   text += fmt::format("{} {}\n", o.init_timeout.count(), o.train_timeout.count());
   return text;
 }
@@ -134,8 +133,6 @@ const Effect kEffects[] = {
     {"metrics.save_tb_folder", {"x"}, {"--metrics.enable_tensorboard"}},
     {"metrics.save_for_all_ranks"},
     {"metrics.slow_rank_factor", {"2"}},
-    {"metrics.slow_rank_lines", {"4"}},
-    {"metrics.causal_mfu"},
     {"model.name", {"llama2", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "other"}},
     {"model.flavor", {"1B", "hf"}},
     {"model.hf_assets_path", {"nowhere"}, kText},

@@ -204,7 +204,6 @@ TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer, const Mes
   o.logging.dump_folder = c.job.dump_folder;
   o.logging.log_freq = c.metrics.log_freq;
   o.logging.num_steps = c.training.steps;
-  o.logging.causal_mfu = c.metrics.causal_mfu;
   o.logging.of_all_ranks = c.metrics.save_for_all_ranks;
   if (c.metrics.enable_tensorboard) o.logging.tensorboard_folder = c.metrics.save_tb_folder;
   const fs::path dump = c.job.dump_folder;
@@ -219,7 +218,7 @@ TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer, const Mes
       .steps = {.on_nonfinite = bad_step_policy(c.training.on_nonfinite, "training.on_nonfinite"),
                 .on_spike = bad_step_policy(c.training.on_spike, "training.on_spike"),
                 .spike_factor = c.training.spike_factor},
-      .slow_ranks = {.factor = c.metrics.slow_rank_factor, .lines = c.metrics.slow_rank_lines},
+      .slow_ranks = {.factor = c.metrics.slow_rank_factor},
       .check_replicas_every = c.training.check_replicas_every,
       .rolls_divergent_back = c.training.on_divergent_replicas == "rollback"};
   o.config_digest = config_digest(c);

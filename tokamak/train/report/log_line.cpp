@@ -117,8 +117,6 @@ std::string step_line(const StepMetrics& m, LogColor color, int columns) {
   fields.push_back({c.blue, fmt::format("tps: {}", rate_text(m.tps, 0)), 3});
   fields.push_back({c.cyan, fmt::format("tflops: {}", rate_text(m.tflops, 2)), 5});
   fields.push_back({c.magenta, fmt::format("mfu: {}", percent_text(m.mfu)), m.mfu ? 2 : 7});
-  if (m.mfu_causal)
-    fields.push_back({c.reset, fmt::format("mfu_causal: {}", percent_text(m.mfu_causal)), 7});
   const auto add_seconds = [&](const char* name, std::optional<double> seconds, int rank) {
     constexpr double kLeastShare = 0.01;
     constexpr double kLeastShown = 0.0005;

@@ -22,8 +22,8 @@ enum class LogFormat {
 std::string log_prefix(std::chrono::system_clock::time_point now, std::string_view level,
                        LogFormat format, LogColor color = LogColor::kPlain);
 
-/// Returns "step:  1  loss: ...  mfu: ...%", then "  mfu_causal: ...%" if known and the seconds of
-/// "data" and "exposed_comm" that are 1 % of the step or more. An unknown field reads N/A, such as
+/// Returns "step:  1  loss: ...  mfu: ...%", then the seconds of "data" and "exposed_comm" that are
+/// 1 % of the step or more. An unknown field reads N/A, such as
 /// mfu on a CPU whose peak `doctor` has not measured. Where the line is wider than `columns`,
 /// fields are left out, those of least weight first; 0 = there is room for all.
 std::string step_line(const StepMetrics& metrics, LogColor color, int columns = 0);

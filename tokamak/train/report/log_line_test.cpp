@@ -36,11 +36,10 @@ TEST(LogLine, AddsOurFieldsAfterMfu) {
   StepMetrics m = gpu_step();
   m.step = 12345;
   m.mfu.reset();
-  m.mfu_causal = 30.0;
   m.seconds = {.data = 0.0012, .exposed_comm = 0.25};
   EXPECT_EQ(step_line(m, LogColor::kPlain),
             "step: 12345  loss:  8.04910  grad_norm:  1.4142  memory:  5.13GiB(6.48%)  tps: 5,762  "
-            "tflops: 1,333.68  mfu: N/A  mfu_causal: 30.00%  data: 0.001s  exposed_comm: 0.250s");
+            "tflops: 1,333.68  mfu: N/A  data: 0.001s  exposed_comm: 0.250s");
 }
 
 TEST(LogLine, LeavesOutSecondsThatCostNothing) {
@@ -59,7 +58,6 @@ TEST(LogLine, LeavesOutSecondsThatCostNothing) {
 
 TEST(LogLine, FitsTheTerminal) {
   StepMetrics m = gpu_step();
-  m.mfu_causal = 30.0;
   m.seconds = {.data = 0.0012, .exposed_comm = 0.25};
   const std::string whole = step_line(m, LogColor::kPlain);
   for (int columns = 40; columns < 160; ++columns) {

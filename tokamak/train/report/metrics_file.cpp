@@ -63,7 +63,6 @@ std::string to_json_line(const StepMetrics& m) {
   add_number(line, "tps", m.tps);
   add_number(line, "tflops", m.tflops);
   add_number(line, "mfu", m.mfu);
-  add_number(line, "mfu_causal", m.mfu_causal);
   add_number(line, "memory_gib", m.memory_gib);
   add_number(line, "step_time_s", m.step_time_s);
   add_number(line, "data_s", m.seconds.data);

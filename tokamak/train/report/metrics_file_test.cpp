@@ -60,7 +60,7 @@ TEST(MetricsLine, HoldsEveryField) {
                       .job = "47\"11"};
   EXPECT_EQ(to_json_line(m),
             R"({"step": 3, "loss": 1.5, "grad_norm": 2.0, "lr": 1e-05, "tokens_seen": 6144, )"
-            R"("tps": 100.25, "tflops": null, "mfu": null, "mfu_causal": null, "memory_gib": 0.5, )"
+            R"("tps": 100.25, "tflops": null, "mfu": null, "memory_gib": 0.5, )"
             R"("step_time_s": 20.4, "data_s": 0.25, "forward_s": 1.0, "backward_s": null, )"
             R"("exposed_comm_s": null, "optimizer_s": null, "checkpoint_s": 0.0, )"
             R"("fp8_saturated_sites": 4.0, "failed_saves": 0, "world_size": 2, "job": "47\"11"})"

@@ -20,7 +20,6 @@ RunLog::RunLog(const LoggingOptions& options, const ModelSpec& model, int64_t se
                int world_size)
     : o_(options),
       flops_per_token_(flops_per_token(flops_shape(model, seq_len))),
-      causal_flops_per_token_(causal_flops_per_token(flops_shape(model, seq_len))),
       rank_(rank),
       world_size_(world_size) {}
 
@@ -77,10 +76,7 @@ StepMetrics RunLog::metrics_of(const StepResult& result) const {
   m.tokens_seen = result.tokens_seen;
   m.tps = tps;
   m.tflops = flops_per_token_ * tps / 1e12;
-  if (o_.peak_flops) {
-    m.mfu = 100.0 * flops_per_token_ * tps / *o_.peak_flops;
-    if (o_.causal_mfu) m.mfu_causal = 100.0 * causal_flops_per_token_ * tps / *o_.peak_flops;
-  }
+  if (o_.peak_flops) m.mfu = 100.0 * flops_per_token_ * tps / *o_.peak_flops;
   fill_memory(memory_use(), m);
   m.step_time_s = elapsed.count() / steps;
   m.seconds = phase_seconds();

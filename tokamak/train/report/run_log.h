@@ -26,7 +26,6 @@ struct LoggingOptions {
   int64_t log_freq = 10;
   int64_t num_steps = 0;  ///< of the whole run; the last one is always logged
   LogColor color = LogColor::kPlain;
-  bool causal_mfu = false;
   std::optional<double> peak_flops;          ///< of one device, for mfu
   std::string job;                           ///< the scheduler's id of the job, or empty
   std::function<MemoryUse()> memory;         ///< of the device; absent: of the process
@@ -131,7 +130,6 @@ class RunLog {
 
   const LoggingOptions& o_;
   double flops_per_token_;
-  double causal_flops_per_token_;
   int rank_;
   int world_size_;
   std::optional<MetricsFile> metrics_;

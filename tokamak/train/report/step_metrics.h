@@ -35,8 +35,6 @@ struct StepMetrics {
   std::optional<double> tflops = std::nullopt;
   /// Percent of the device's peak; absent where no peak is known.
   std::optional<double> mfu = std::nullopt;
-  /// The same with only the attended half of attention counted; absent unless asked for.
-  std::optional<double> mfu_causal = std::nullopt;
   /// Peak memory since the last logged step; on a CPU the process's peak resident set.
   std::optional<double> memory_gib = std::nullopt;
   std::optional<double> memory_percent = std::nullopt;

@@ -83,7 +83,6 @@ std::vector<Scalar> to_scalars(const StepMetrics& m) {
   list.add("throughput(tps)", m.tps);
   list.add("tflops", m.tflops);
   list.add("mfu(%)", m.mfu);
-  list.add("mfu_causal(%)", m.mfu_causal);
   list.add("time_metrics/end_to_end(s)", m.step_time_s);
   list.add("time_metrics/data_loading(s)", m.seconds.data);
   if (m.seconds.data && m.step_time_s && *m.step_time_s > 0.0) {
