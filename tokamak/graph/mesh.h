@@ -42,6 +42,23 @@ struct AxisSet {
   bool operator==(const AxisSet&) const = default;
 };
 
+/// The axes that cut the batch.
+inline constexpr AxisSet kBatchAxes{MeshAxis::kDpReplicate, MeshAxis::kDpShard};
+
+/// The axes whose ranks own slices of a bucket of dense weights.
+inline constexpr AxisSet kShardAxes{MeshAxis::kDpShard, MeshAxis::kCp};
+
+/// The axes whose ranks compute on different tokens or layers, each with terms of a result.
+inline constexpr AxisSet kResultAxes{MeshAxis::kPp, MeshAxis::kDpReplicate, MeshAxis::kDpShard,
+                                     MeshAxis::kCp};
+
+/// The axes whose ranks hold different gradients, so that squares are summed over them.
+inline constexpr AxisSet kNormAxes{MeshAxis::kPp, MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp};
+
+/// The axes whose ranks run the same blocks.
+inline constexpr AxisSet kStageAxes{MeshAxis::kDpReplicate, MeshAxis::kDpShard, MeshAxis::kCp,
+                                    MeshAxis::kTp};
+
 /// Returns a text such as "dp_shard x cp".
 std::string to_string(AxisSet axes);
 

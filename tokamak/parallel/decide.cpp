@@ -276,7 +276,7 @@ class Decider {
 AxisSet mesh_axes(PlacementAxis axis) {
   switch (axis) {
     case PlacementAxis::kDp:
-      return {MeshAxis::kDpReplicate, MeshAxis::kDpShard};
+      return kBatchAxes;
     case PlacementAxis::kCp:
       return {MeshAxis::kCp};
     case PlacementAxis::kTp:

@@ -254,8 +254,7 @@ Graph Distributor::localize(const Graph& global, const std::vector<NodePlacement
 void Distributor::sum_results(Graph& g, const Graph& global,
                               const std::vector<PartialResult>& partial) {
   if (partial.empty()) return;
-  const CommGroup group =
-      context_->group({MeshAxis::kPp, MeshAxis::kDpReplicate, MeshAxis::kDpShard, MeshAxis::kCp});
+  const CommGroup group = context_->group(kResultAxes);
   for (const PartialResult& result : partial) {
     const LabelScope scope(g, {.phase = Phase::kUpdate, .origin = {.state = result.total.index}});
     StateDecl decl = local_[result.part];
@@ -274,8 +273,7 @@ Value read_final(Graph& g, StateId state) {
 }
 
 CommGroup Distributor::norm_group() const {
-  constexpr AxisSet kAxes{MeshAxis::kPp, MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp};
-  return context_->degree(kAxes) == 1 ? CommGroup{} : context_->group(kAxes);
+  return context_->degree(kNormAxes) == 1 ? CommGroup{} : context_->group(kNormAxes);
 }
 
 CommGroup Distributor::norm_copies_group() const {
@@ -296,8 +294,8 @@ CommGroup Distributor::owner_group() const {
 }
 
 CommGroup Distributor::replica_group() const {
-  constexpr AxisSet kAxes{MeshAxis::kDpReplicate, MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp};
-  return options_.float8 && context_->degree(kAxes) > 1 ? context_->group(kAxes) : CommGroup{};
+  const bool has_replicas = options_.float8 && context_->degree(kStageAxes) > 1;
+  return has_replicas ? context_->group(kStageAxes) : CommGroup{};
 }
 
 std::vector<TensorPiece> Distributor::pieces() const {

@@ -1,8 +1,10 @@
 // From the global training graph to the graph of one rank (docs/parallelism.md).
 #pragma once
 
+#include <array>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -95,8 +97,7 @@ struct TensorRange {
 struct UpdateUnit {
   int32_t block = -1;
   StateId master;
-  StateId first_moment;
-  StateId second_moment;
+  std::vector<StateId> moments;  ///< in the order of kMomentNames
   StateId copy;  ///< in the compute dtype, written by the update; invalid where there is none
   Value gradient;
   std::vector<TensorRange> tensors;
@@ -169,7 +170,10 @@ class Distributor {
   std::vector<std::string> notes_;
 };
 
-/// Returns the name of a parameter's first ('m') or second ('v') moment: "optimizer.m.NAME".
-std::string moment_name(char which, std::string_view parameter);
+/// AdamW's moments: the means of gradients and of their squares.
+inline constexpr std::array<std::string_view, 2> kMomentNames{"m", "v"};
+
+/// Returns the name of a parameter's moment: "optimizer.m.NAME".
+std::string moment_name(std::string_view moment, std::string_view parameter);
 
 }  // namespace tokamak

@@ -9,7 +9,7 @@ namespace {
 
 // Whether several ranks own parts of one weight.
 bool has_owners(const RunShape& shape) {
-  return shape.distribute.mesh.degree({MeshAxis::kDpShard, MeshAxis::kCp}) > 1;
+  return shape.distribute.mesh.degree(kShardAxes) > 1;
 }
 
 std::string float8_line_of(const Float8Marks& marks, const RunShape& shape) {

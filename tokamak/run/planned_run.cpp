@@ -129,7 +129,7 @@ ModelAxes axes_of(const ModelSpec& config) {
 }
 
 TrainingGraphOptions of_all_ranks(TrainingGraphOptions o, const Mesh& mesh) {
-  o.batch *= mesh.degree({MeshAxis::kDpReplicate, MeshAxis::kDpShard});
+  o.batch *= mesh.degree(kBatchAxes);
   o.seq_len = padded_seq_len(o.seq_len, mesh);
   return o;
 }
@@ -260,7 +260,9 @@ std::vector<StateId> PlannedRun::offloaded(const std::vector<UpdateUnit>& units,
   const bool moves_masters = shape_.training.compute != shape_.training.master;
   std::vector<StateId> in_host;
   for (const UpdateUnit& unit : units) {
-    for (const StateId id : {unit.master, unit.first_moment, unit.second_moment}) {
+    std::vector<StateId> states{unit.master};
+    states.insert(states.end(), unit.moments.begin(), unit.moments.end());
+    for (const StateId id : states) {
       if (bytes <= 0 || (id == unit.master && !moves_masters)) continue;
       in_host.push_back(id);
       bytes -= states_[id].type.bytes();

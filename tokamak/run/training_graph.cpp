@@ -161,8 +161,8 @@ void build_update(Graph& g, std::span<const UpdateUnit> units, Value loss, const
   for (const UpdateUnit& unit : units) {
     const LabelScope block(g, {.phase = Phase::kUpdate, .block = unit.block});
     std::vector<Value> in{g.read(unit.master),
-                          g.read(unit.first_moment),
-                          g.read(unit.second_moment),
+                          g.read(unit.moments[0]),
+                          g.read(unit.moments[1]),
                           unit.gradient,
                           scalars,
                           clip[1]};
@@ -207,8 +207,8 @@ GradientGraph build_gradient_graph(Graph& g, const ModelSpec& config,
     units.push_back(
         {.block = decl.block,
          .master = p.state,
-         .first_moment = like(moment_name('m', decl.name), moments, StateKind::kMoment),
-         .second_moment = like(moment_name('v', decl.name), moments, StateKind::kMoment),
+         .moments = {like(moment_name("m", decl.name), moments, StateKind::kMoment),
+                     like(moment_name("v", decl.name), moments, StateKind::kMoment)},
          .copy = p.copy,
          .tensors = {{.tensor = decl.name, .end = decl.type.numel()}}});
   }

@@ -59,7 +59,6 @@ class LayoutMaker {
     find_contributions();
     for (Bucket& bucket : out_.buckets) lay_out(bucket);
     index_tensors();
-    find_moments();
     return std::move(out_);
   }
 
@@ -111,7 +110,10 @@ class LayoutMaker {
         const bool is_quantized = !reads_values_.contains({state, pp});
         Bucket& bucket = made[{stage, module, is_tied ? state : -1, splits && is_quantized}];
         bucket.has_codes = bucket.has_codes || is_quantized;
-        if (bucket.tensors.empty()) bucket.first_state = state;
+        if (bucket.tensors.empty()) {
+          bucket.first_state = state;
+          bucket.moment_dtype = moment_dtype(decl);
+        }
         bucket.block = decl.block;
         bucket.module = module;
         bucket.stage = stage;
@@ -138,7 +140,7 @@ class LayoutMaker {
       const auto& [stage, module, tied, is_apart] = key;
       bucket.name = fmt::format("s{}.m{}{}{}", stage, module, tied >= 0 ? ".tied" : "",
                                 is_apart ? ".codes" : "");
-      bucket.is_rest = splits && !is_apart && made.contains({stage, module, tied, true});
+      bucket.traits.is_quantized = is_apart;
       out_.buckets.push_back(std::move(bucket));
     }
   }
@@ -177,18 +179,20 @@ class LayoutMaker {
         if (p[kTpIndex].shard == kPartialSum) tensor.gradient = TpGradient::kPartial;
       }
     }
-    for (Bucket& bucket : out_.buckets) {
-      if (const Bucket* other = other_half(out_.buckets, bucket))
-        bucket.last_contribution = std::max(bucket.last_contribution, other->last_contribution);
+    for (size_t b = 0; b < out_.buckets.size();) {
+      const std::span<Bucket> module = module_buckets(out_.buckets, out_.buckets[b]);
+      int32_t last = 0;
+      for (const Bucket& bucket : module) last = std::max(last, bucket.last_contribution);
+      for (Bucket& bucket : module) bucket.last_contribution = last;
+      b += module.size();
     }
   }
 
   // A graph without an update has no moments.
-  void find_moments() {
-    if (out_.buckets.empty()) return;
-    const BucketTensor& any = out_.buckets[0].tensors[0];
-    const StateId moment = global_.states().find(moment_name('m', any.name));
-    out_.moments = moment.valid() ? global_.states()[moment].type.dtype : any.local.dtype;
+  DType moment_dtype(const StateDecl& parameter) const {
+    const StateId moment = global_.states().find(moment_name(kMomentNames[0], parameter.name));
+    return global_.states()[moment.valid() ? moment : global_.states().find(parameter.name)]
+        .type.dtype;
   }
 
   void index_tensors() {
@@ -217,7 +221,7 @@ class LayoutMaker {
       bucket.numel = tensor.begin + tensor.local.numel();
       before = &tensor;
     }
-    const int owners = context_.degree(kShardAxes);
+    const int owners = context_.degree(bucket.traits.owners);
     bucket.numel = align(bucket.numel, kBucketAlignment * owners);
     bucket.slice = bucket.numel / owners;
   }
@@ -231,10 +235,14 @@ class LayoutMaker {
 
 }  // namespace
 
-Bucket* other_half(std::vector<Bucket>& buckets, Bucket& bucket) {
-  const auto at = static_cast<size_t>(&bucket - buckets.data());
-  if (bucket.is_rest) return &buckets[at + 1];
-  return at > 0 && buckets[at - 1].is_rest ? &buckets[at - 1] : nullptr;
+std::span<Bucket> module_buckets(std::vector<Bucket>& buckets, const Bucket& bucket) {
+  const auto is_of_module = [&](const Bucket& other) {
+    return other.stage == bucket.stage && other.module == bucket.module &&
+           other.tie_ranks.empty() == bucket.tie_ranks.empty() &&
+           (bucket.tie_ranks.empty() || other.first_state == bucket.first_state);
+  };
+  const auto first = std::find_if(buckets.begin(), buckets.end(), is_of_module);
+  return {first, std::find_if_not(first, buckets.end(), is_of_module)};
 }
 
 BucketLayout lay_out_buckets(const Graph& global, const std::vector<NodePlacement>& placements,

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,8 +35,16 @@ struct BucketTensor {
   std::vector<int> stages;  ///< stages on this bucket's rank that use it
 };
 
+/// What the tensors of a bucket have in common beside their module: a module has a bucket for each
+/// class of its tensors.
+struct BucketClass {
+  AxisSet owners = kShardAxes;  ///< the ranks along these axes own a slice each
+  bool is_quantized = false;    ///< gathered as 8-bit codes, apart from other tensors
+};
+
 struct Bucket {
   std::string name;
+  BucketClass traits;
   int32_t block = -1;
   int32_t module = 0;
   int stage = 0;
@@ -45,34 +54,31 @@ struct Bucket {
   std::vector<BucketTensor> tensors;
   int64_t numel = 0;  ///< padded: a multiple of 128 for each owner
   int64_t slice = 0;  ///< what one owner has
-  StateId master, first_moment, second_moment;
+  StateId master;
+  DType moment_dtype = DType::kF32;
+  std::vector<StateId> moments;  ///< in the order of kMomentNames
   StateId full_copy;       ///< numel: the compute copy kept from step to step; invalid if none is
   StateId copy;            ///< this rank's slice of it, which the update writes
   StateId full_gradient;   ///< numel; a window of a ring where gradients are stored in slices
   StateId gradient;        ///< slice
   bool has_codes = false;  ///< a tensor of it is quantized
-  bool is_rest = false;    ///< what remains of a module whose quantized tensors lie apart
   int contributions_left = 0;
   int32_t first_contribution = 0;  ///< nodes of the global graph
-  int32_t last_contribution = 0;   ///< to either half of a module
+  int32_t last_contribution = 0;   ///< to any bucket of the module
   std::vector<Value> weights;      ///< compute copies by tensor, once gathered
 };
 
 /// Tensors and slices of a bucket begin at multiples of this many elements.
 inline constexpr int64_t kBucketAlignment = 128;
 
-/// The axes whose ranks own slices of one bucket.
-inline constexpr AxisSet kShardAxes{MeshAxis::kDpShard, MeshAxis::kCp};
-
-/// Returns the bucket of the other tensors of a module whose quantized ones lie apart, or of these;
-/// null if one bucket has all. The rest of a module comes right before its quantized tensors.
-Bucket* other_half(std::vector<Bucket>& buckets, Bucket& bucket);
+/// Returns the buckets of the module that `bucket` is one of. They follow each other in `buckets`,
+/// those of quantized tensors last. A weight that stages share is a module of its own.
+std::span<Bucket> module_buckets(std::vector<Bucket>& buckets, const Bucket& bucket);
 
 struct BucketLayout {
   std::vector<Bucket> buckets;  ///< in order of stage, then module; without State
   DType compute = DType::kF32;
   DType gradient = DType::kF32;
-  DType moments = DType::kF32;
   /// Maps (parameter, stage) to (bucket, tensor in it).
   std::map<std::pair<int32_t, int>, std::pair<size_t, size_t>> where;
   std::map<int32_t, StateId> parameter_of_gradient;  ///< by gradient State

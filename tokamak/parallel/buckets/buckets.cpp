@@ -67,12 +67,11 @@ StateId Buckets::declare_window(const std::string& name, TensorType type, StateI
 
 void Buckets::declare(Bucket& bucket) {
   const DType master = bucket.tensors[0].local.dtype;
-  const DType moments = layout_.moments;
   bucket.master = declare_state("weights", master, bucket.slice, StateKind::kParameter, bucket);
-  bucket.first_moment =
-      declare_state("moment_m", moments, bucket.slice, StateKind::kMoment, bucket);
-  bucket.second_moment =
-      declare_state("moment_v", moments, bucket.slice, StateKind::kMoment, bucket);
+  for (const std::string_view moment : kMomentNames) {
+    bucket.moments.push_back(declare_state(fmt::format("moment_{}", moment), bucket.moment_dtype,
+                                           bucket.slice, StateKind::kMoment, bucket));
+  }
   if (keeps_copy(bucket)) declare_copy(bucket);
   if (!keeps_full_gradients(*context_.options)) {
     bucket.gradient =
@@ -81,7 +80,7 @@ void Buckets::declare(Bucket& bucket) {
   }
   bucket.full_gradient =
       declare_state("gradient", layout_.gradient, bucket.numel, StateKind::kGradient, bucket);
-  const int at = context_.index_in(kShardAxes);
+  const int at = context_.index_in(bucket.traits.owners);
   bucket.gradient = declare_window("gradient_slice." + bucket.name,
                                    {.dtype = layout_.gradient, .dims = {bucket.slice}},
                                    bucket.full_gradient, at * bucket.slice, bucket);
@@ -94,14 +93,15 @@ void Buckets::declare_copy(Bucket& bucket) {
   if (bucket.slice == bucket.numel) return;
   bucket.copy = declare_window("copy_slice." + bucket.name,
                                {.dtype = layout_.compute, .dims = {bucket.slice}}, bucket.full_copy,
-                               context_.index_in(kShardAxes) * bucket.slice, bucket);
+                               context_.index_in(bucket.traits.owners) * bucket.slice, bucket);
 }
 
 // Returns whether it gathers once per step, once per microbatch, or separately for forward and
 // backward.
 Buckets::Gathers Buckets::gathers(const Bucket& bucket) const {
   const DistributeOptions& o = *context_.options;
-  if (context_.degree(kShardAxes) == 1 || o.sharding != Sharding::kFsdp) return Gathers::kOnce;
+  if (context_.degree(bucket.traits.owners) == 1 || o.sharding != Sharding::kFsdp)
+    return Gathers::kOnce;
   if (o.reshard == Reshard::kAlways) return Gathers::kTwice;
   if (o.reshard == Reshard::kNever || o.mesh.degree(MeshAxis::kPp) > 1) return Gathers::kOnce;
   return bucket.block >= 0 ? Gathers::kTwice : Gathers::kEachMicrobatch;
@@ -166,10 +166,10 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
   const int32_t first = g.size();
   Value flat = g.read(bucket.copy.valid() ? bucket.copy : bucket.master);
   const bool has_codes = bucket.has_codes && when != Gathers::kTwice;
-  if (has_codes && context_.degree(kShardAxes) == 1) return cast_parts(g, bucket, flat);
+  if (has_codes && context_.degree(bucket.traits.owners) == 1) return cast_parts(g, bucket, flat);
   if (layout_.compute != g.type(flat).dtype) flat = g.apply(Cast{.dtype = layout_.compute}, {flat});
-  if (const int owners = context_.degree(kShardAxes); owners > 1) {
-    const AllGather all{.group = context_.group(kShardAxes, GroupPurpose::kGather),
+  if (const int owners = context_.degree(bucket.traits.owners); owners > 1) {
+    const AllGather all{.group = context_.group(bucket.traits.owners, GroupPurpose::kGather),
                         .overwrites = bucket.copy.valid()};
     flat = emitted(g, g.apply(all, {flat}), kGatherStream);
     if (all.overwrites) {
@@ -215,14 +215,14 @@ Buckets::Destination Buckets::destination(Graph& g, StateId global_gradient, int
 
 void Buckets::contributed(Graph& g, const Destination& to, Value sum) {
   to.bucket->tensors[to.tensor].grad_sum = sum;
-  Bucket* const other = other_half(layout_.buckets, *to.bucket);
   if (--to.bucket->contributions_left > 0) return;
-  if (other == nullptr) return reduce(g, *to.bucket);
-  // Both are reduced after the last gradient of either, which may be a norm's that weight gradients
+  // All are reduced after the last gradient of any, which may be a norm's that weight gradients
   // wait for.
-  if (other->contributions_left > 0) return;
-  reduce(g, other->is_rest ? *other : *to.bucket);
-  reduce(g, other->is_rest ? *to.bucket : *other);
+  const std::span<Bucket> module = module_buckets(layout_.buckets, *to.bucket);
+  for (const Bucket& bucket : module) {
+    if (bucket.contributions_left > 0) return;
+  }
+  for (Bucket& bucket : module) reduce(g, bucket);
 }
 
 // Tensors of one kind lie together, so one all-reduce sums them.
@@ -254,15 +254,16 @@ void Buckets::reduce(Graph& g, Bucket& bucket) {
   const LabelScope scope(g, label_of(bucket, Phase::kBackward));
   const When when = keeps_full_gradients(*context_.options) ? When::kLastMicrobatch : When::kEvery;
   if (context_.degree({MeshAxis::kTp}) > 1) sum_over_tp(g, bucket, when);
-  const int owners = context_.degree(kShardAxes);
+  const int owners = context_.degree(bucket.traits.owners);
   if (owners > 1) {
     const StateId rows = declare_window("gradient_rows." + bucket.name,
                                         {.dtype = layout_.gradient, .dims = {owners, bucket.slice}},
                                         bucket.full_gradient, 0, bucket);
     const bool is_once =
         keeps_full_gradients(*context_.options) || context_.options->num_microbatches == 1;
-    const ReduceScatter scatter{.group = context_.group(kShardAxes, GroupPurpose::kReduce),
-                                .overwrites = is_once};
+    const ReduceScatter scatter{
+        .group = context_.group(bucket.traits.owners, GroupPurpose::kReduce),
+        .overwrites = is_once};
     Value sum = emitted(g, g.apply(scatter, {g.read(rows)}), kReduceStream, when);
     if (!is_once)
       sum = emitted(g, g.apply(Accumulate{.dtype = layout_.gradient}, {sum}), kReduceStream, when);
@@ -325,10 +326,9 @@ bool Buckets::owns(const BucketTensor& t) const {
 std::vector<TensorPiece> Buckets::pieces() const {
   std::vector<TensorPiece> all;
   const int at_tp = context_.coordinate(MeshAxis::kTp);
-  const int at_slice = context_.index_in(kShardAxes);
   for (const Bucket& bucket : layout_.buckets) {
     if (!bucket.is_here) continue;
-    const int64_t slice_begin = at_slice * bucket.slice;
+    const int64_t slice_begin = context_.index_in(bucket.traits.owners) * bucket.slice;
     const int64_t slice_end = slice_begin + bucket.slice;
     for (const BucketTensor& t : bucket.tensors) {
       const int64_t begin = std::max(t.begin, slice_begin);
@@ -351,13 +351,13 @@ std::vector<TensorPiece> Buckets::pieces() const {
         piece.box_end[t.tp.shard.dim] = r.end;
       }
       all.push_back(piece);
-      for (const char which : {'m', 'v'}) {
+      for (size_t m = 0; m < bucket.moments.size(); ++m) {
         TensorPiece moment = piece;
-        moment.tensor = moment_name(which, t.name);
+        moment.tensor = moment_name(kMomentNames[m], t.name);
         moment.kind = StateKind::kMoment;
-        moment.type.dtype = layout_.moments;
+        moment.type.dtype = bucket.moment_dtype;
         moment.init = {};
-        moment.state = which == 'm' ? bucket.first_moment : bucket.second_moment;
+        moment.state = bucket.moments[m];
         all.push_back(std::move(moment));
       }
     }
@@ -367,16 +367,14 @@ std::vector<TensorPiece> Buckets::pieces() const {
 
 std::vector<UpdateUnit> Buckets::units(Graph& g) const {
   std::vector<UpdateUnit> all;
-  const int at_slice = context_.index_in(kShardAxes);
   for (const Bucket& bucket : layout_.buckets) {
     if (!bucket.is_here) continue;
     UpdateUnit unit{.block = bucket.block,
                     .master = bucket.master,
-                    .first_moment = bucket.first_moment,
-                    .second_moment = bucket.second_moment,
+                    .moments = bucket.moments,
                     .copy = bucket.copy,
                     .gradient = read_final(g, bucket.gradient)};
-    const int64_t slice_begin = at_slice * bucket.slice;
+    const int64_t slice_begin = context_.index_in(bucket.traits.owners) * bucket.slice;
     for (const BucketTensor& t : bucket.tensors) {
       const int64_t begin = std::max(t.begin - slice_begin, int64_t{0});
       const int64_t end = std::min(t.begin + t.local.numel() - slice_begin, bucket.slice);
@@ -411,8 +409,8 @@ std::string Buckets::copies_note() const {
   return any_kept ? "compute copies: written by the update" : "";
 }
 
-std::string moment_name(char which, std::string_view parameter) {
-  return fmt::format("optimizer.{}.{}", which, parameter);
+std::string moment_name(std::string_view moment, std::string_view parameter) {
+  return fmt::format("optimizer.{}.{}", moment, parameter);
 }
 
 }  // namespace tokamak

@@ -56,7 +56,7 @@ class Buckets {
   void declare(Bucket& bucket);
   void declare_copy(Bucket& bucket);
   void declare_rings();
-  size_t declare_rings(bool of_rests, size_t first);
+  size_t declare_rings(std::vector<Bucket*> users, size_t first);
   size_t gather_module(Graph& g, size_t b);
   void gather(Graph& g, Bucket& bucket);
   void cast_parts(Graph& g, Bucket& bucket, Value flat);

@@ -9,9 +9,18 @@ namespace tokamak {
 // Declares buffers that buckets use in turn, and windows for each tensor's gradient.
 void Buckets::declare_rings() {
   if (!keeps_full_gradients(*context_.options)) {
-    // Small buckets beside large ones have small buffers.
-    const size_t num_rings = declare_rings(false, 0);
-    declare_rings(true, num_rings);
+    // Classes of a module have buffers apart, since their sizes differ most.
+    std::vector<std::vector<Bucket*>> by_class;  // those of the last class first
+    for (size_t b = 0; b < layout_.buckets.size();) {
+      const std::span<Bucket> module = module_buckets(layout_.buckets, layout_.buckets[b]);
+      by_class.resize(std::max(by_class.size(), module.size()));
+      for (size_t k = 0; k < module.size(); ++k) {
+        if (module[k].is_here) by_class[module.size() - 1 - k].push_back(&module[k]);
+      }
+      b += module.size();
+    }
+    size_t num_rings = 0;
+    for (const std::vector<Bucket*>& users : by_class) num_rings = declare_rings(users, num_rings);
   }
   for (Bucket& b : layout_.buckets) {
     if (!b.is_here) {
@@ -27,23 +36,19 @@ void Buckets::declare_rings() {
   }
 }
 
-// Declares buffers from number `first` on for the buckets that are rests of modules, or for all
-// others; returns the number of the next one.
-size_t Buckets::declare_rings(bool of_rests, size_t first) {
+// Declares buffers from number `first` on that the buckets use in turn; returns the number of the
+// next one.
+size_t Buckets::declare_rings(std::vector<Bucket*> users, size_t first) {
   struct Ring {
     int32_t busy_until = -1;
     std::vector<Bucket*> users;
   };
 
   std::vector<Ring> rings(2);
-  std::vector<Bucket*> order;
-  for (Bucket& b : layout_.buckets) {
-    if (b.is_here && b.is_rest == of_rests) order.push_back(&b);
-  }
-  std::sort(order.begin(), order.end(), [](const Bucket* a, const Bucket* b) {
+  std::sort(users.begin(), users.end(), [](const Bucket* a, const Bucket* b) {
     return a->first_contribution < b->first_contribution;
   });
-  for (Bucket* b : order) {
+  for (Bucket* b : users) {
     // Take the one that is free for longest, since its reduction has had the most time.
     auto ring = std::min_element(rings.begin(), rings.end(), [](const Ring& x, const Ring& y) {
       return x.busy_until < y.busy_until;

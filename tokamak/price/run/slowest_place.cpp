@@ -44,7 +44,7 @@ struct MeshGroups {
   MeshGroups(const Mesh& mesh, int period, const price::Machine& machine)
       : tp(mesh.degree(MeshAxis::kTp)),
         cp(mesh.degree(MeshAxis::kCp)),
-        owners(mesh.degree({MeshAxis::kDpShard, MeshAxis::kCp})),
+        owners(mesh.degree(kShardAxes)),
         replicas(mesh.degree(MeshAxis::kDpReplicate)),
         num_stages(mesh.degree(MeshAxis::kPp)),
         ranks_per_stage(mesh.size() / num_stages),

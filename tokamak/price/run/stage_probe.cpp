@@ -110,7 +110,7 @@ void read_memory(const PlannedRun& run, const Depths& depths, StageCosts& costs)
 
 void read_parameters(const PlannedRun& run, const Depths& depths, StageCosts& costs) {
   const StateTable& states = run.states();
-  const int owners = run.mesh().degree({MeshAxis::kDpShard, MeshAxis::kCp});
+  const int owners = run.mesh().degree(kShardAxes);
   ByStage elements(depths);
   for (int32_t i = 0; i < states.size(); ++i) {
     const StateDecl& decl = states[{i}];
