@@ -86,7 +86,8 @@ fi
 touch $at/done
 
 prompt="And it came to pass"
-[ -s $at/text/kjv.txt ] || prompt="GLOUCESTER:"
+[ -s $at/text/kjv.txt ] || prompt="First Citizen:
+"
 echo
 sparkline
 step=$(find $at/checkpoint -maxdepth 1 -name 'step-*' | sort -V | tail -n 1)

@@ -34,7 +34,7 @@ def height_of(page, width):
     probe = page.with_suffix(".probe.html")
     probe.write_text(page.read_text().replace("</body>", "<script>document.title='height '+"
                                               "document.documentElement.scrollHeight</script></body>"))
-    dom = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},600",
+    dom = subprocess.run(["chromium", "--headless", "--no-sandbox", "--disable-gpu", f"--window-size={width},100",
                           "--dump-dom", probe.resolve().as_uri()], check=True, capture_output=True, text=True).stdout
     probe.unlink()
     return min(int(re.search(r"height (\d+)", dom).group(1)), 16_000)
