@@ -151,6 +151,9 @@ TEST(PriceCli, PricesFourBitsOnlyOfSoftwareThatHasThem) {
   const auto nemo = plan(fp4);
   EXPECT_EQ(nemo.exit_code, 0) << nemo.err;
   EXPECT_EQ(Json::parse(nemo.out).at("precision"), "fp4");
+  const auto nvfp4 =
+      plan({"--cluster=gb200", "--gpus=4", "--model.converters=quantize.linear.nvfp4"});
+  EXPECT_NE(nvfp4.err.find("not priced: model.converters"), std::string::npos) << nvfp4.err;
 }
 
 TEST(PriceCli, SweepsNumbersKeysAndGpus) {

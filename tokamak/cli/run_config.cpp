@@ -323,7 +323,7 @@ std::vector<Need> unpriced(const Config& config, bool plans_codes) {
   std::vector<Need> all = needs(config, capabilities(gpu::why_none()));
   const auto costs_nothing = [](const Need& need) {
     constexpr std::string_view kOfAStep[] = {"optimizer.", "activation_checkpoint.", "parallelism.",
-                                             "training."};
+                                             "training.", "model.converters"};
     return need.key.starts_with("training.dataset") ||
            std::none_of(std::begin(kOfAStep), std::end(kOfAStep),
                         [&](std::string_view section) { return need.key.starts_with(section); });
