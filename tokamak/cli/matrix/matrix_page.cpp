@@ -74,7 +74,7 @@ OrderedJson chart_of(const std::vector<const MatrixResult*>& rows, bool is_memor
                       {"radius", 9},
                       {"points", prices}});
   return {{"title", is_memory ? "Memory" : "Tokens per second and rank"},
-          {"height", 80 + 22 * rows.size()},
+          {"height", 130 + 24 * rows.size()},
           {"legend", true},
           {"bars", true},
           {"right", 110},

@@ -235,7 +235,7 @@ OrderedJson timeline_chart(std::span<const TimelineRow> rows, double step_s) {
                       {"thickness", is_thin ? 6 : 15},
                       {"points", std::move(points[k])}});
   }
-  return {{"height", 90 + 30 * rows.size()}, {"legend", true},           {"bars", true},
+  return {{"height", 130 + 30 * rows.size()}, {"legend", true},           {"bars", true},
           {"x", time_axis(step_s)},          {"y", {{"labels", names}}}, {"series", series}};
 }
 

@@ -221,7 +221,7 @@ class Page {
     drawn.update({{"x", {{"name", "s"}, {"min", 0}}},
                   {"legend", true},
                   {"bars", true},
-                  {"height", std::max<size_t>(240, 90 + 26 * runs_.size())}});
+                  {"height", std::max<size_t>(240, 130 + 26 * runs_.size())}});
     std::vector<double> from(runs_.size(), 0.0);
     for (size_t p = 0; p < kPhases.size(); ++p) {
       const auto& [metric, name] = kPhases[p];
