@@ -236,7 +236,7 @@ OrderedJson timeline_chart(std::span<const TimelineRow> rows, double step_s) {
                       {"points", std::move(points[k])}});
   }
   return {{"height", 130 + 30 * rows.size()}, {"legend", true},           {"bars", true},
-          {"x", time_axis(step_s)},          {"y", {{"labels", names}}}, {"series", series}};
+          {"x", time_axis(step_s)},           {"y", {{"labels", names}}}, {"series", series}};
 }
 
 // Draws the bytes in use, under lines for planned bytes (which include slots that wait for their
