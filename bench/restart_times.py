@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 
-SHOWN = re.compile(r"Started in|Going on|Load|Saved|restart|tokamak launch|WARNING|is done|step: ")
+SHOWN = re.compile(r"Started in|Going on|Load|Saved|restart|tokamak launch|WARNING|step: ")
 
 
 def ranks_below(parent):

@@ -25,14 +25,25 @@ MAY_SEE = {  # layer: layers that it may include; itself is implied
     "search": "core config graph ops pipeline plan models parallel run price",
     "evidence": "core config graph ops pipeline plan models parallel run price",
     "train": "core config tokenizer data checkpoint comm graph ops pipeline plan exec models parallel run",
+    "launch": "core comm graph ops plan exec run train",
+}
+FOLDERS_MAY_SEE = {  # the same among the folders of a layer
+    "launch": {
+        "process": "",
+        "network": "process",
+        "cluster": "",
+        "slurm": "process",
+        "job": "process network cluster",
+    },
 }
 MAY_SEE = {layer: set(seen.split()) for layer, seen in MAY_SEE.items()}
 MAY_SEE["cli"] = set(MAY_SEE)
 # Tests, and what only tests link, run what they test.
 TEST_STEM = re.compile(r"_test$|_bench$|^test_|^op_runner$")
-TESTS_MAY_SEE = {"comm", "cpu", "exec", "gpu", "ops", "pipeline", "plan"}
+TESTS_MAY_SEE = {"comm", "cpu", "exec", "gpu", "launch", "ops", "pipeline", "plan"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"tokamak/(\w+)/', re.M)
+INCLUDE_OF_FOLDER = re.compile(r'^\s*#\s*include\s+"tokamak/(\w+)/(\w+)/', re.M)
 
 
 def layer_of(path):
@@ -60,6 +71,12 @@ def main():
             allowed |= TESTS_MAY_SEE
         for seen in sorted(set(INCLUDE.findall(path.read_text())) - allowed):
             bad.append(f"{name}: {here} may not include {seen}")
+        if here in FOLDERS_MAY_SEE:
+            folder = name.parts[2]
+            allowed = {*FOLDERS_MAY_SEE[here].get(folder, "").split(), folder}
+            for layer, seen in sorted(set(INCLUDE_OF_FOLDER.findall(path.read_text()))):
+                if layer == here and seen not in allowed:
+                    bad.append(f"{name}: {here}/{folder} may not include {here}/{seen}")
     print("\n".join(bad), end="\n" if bad else "")
     return 1 if bad else 0
 

@@ -5,15 +5,15 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tokamak/cli/slurm/batch_script.h"
-#include "tokamak/cli/slurm/site.h"
-#include "tokamak/cli/slurm/slurm_job.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/launch/slurm/batch_script.h"
+#include "tokamak/launch/slurm/site.h"
+#include "tokamak/launch/slurm/slurm_job.h"
 
 #include "tests/fixtures/program.h"
 
-namespace tokamak::cli {
+namespace tokamak::launch {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -392,4 +392,4 @@ TEST_F(FollowJob, EndsWhereSlurmNoLongerAnswers) {
 }
 
 }  // namespace
-}  // namespace tokamak::cli
+}  // namespace tokamak::launch

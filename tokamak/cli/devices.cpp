@@ -14,6 +14,7 @@
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/device_info.h"
 #include "tokamak/gpu/nccl/nccl_world.h"
+#include "tokamak/launch/cluster/nvml.h"
 #include "tokamak/price/machine/device_names.h"
 #include "tokamak/train/bench/machine_file.h"
 #include "tokamak/train/together.h"
@@ -137,6 +138,24 @@ DeviceRates rates_of(const Backend& backend) {
   return {.gemm_flops_bf16 = machine->gemm_flops_bf16,
           .gemm_flops_f32 = machine->gemm_flops_f32,
           .bytes_per_s = machine->copy_bytes_per_s};
+}
+
+void describe_gpu(Backend& backend, launch::RankReport& report) {
+  const gpu::DeviceInfo info = gpu::describe_device(gpu::current_device());
+  const gpu::MemoryInUse memory = gpu::memory_in_use();
+  report.device = info.name;
+  report.memory_bytes = memory.total_bytes;
+  // Memory that this process holds already belongs to the run.
+  report.free_bytes = memory.total_bytes - memory.used_bytes + backend.allocated_bytes();
+  for (const auto& [what, version] : gpu::library_versions()) report.versions[what] = version;
+  const auto health = launch::gpu_health(info.bus);
+  if (!health) return;
+  report.clock_mhz = health->clock_mhz;
+  report.most_clock_mhz = health->most_clock_mhz;
+  report.ecc_errors = health->ecc_errors;
+  report.faults = health->faults;
+  report.nvlink_domain = health->nvlink_domain;
+  report.versions["GPU driver"] = health->driver;
 }
 
 MemoryUse memory_use(const Backend& backend) {

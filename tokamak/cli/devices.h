@@ -10,6 +10,7 @@
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/dtype.h"
 #include "tokamak/exec/backend.h"
+#include "tokamak/launch/cluster/rank_report.h"
 #include "tokamak/run/op_table.h"
 #include "tokamak/train/report/memory_use.h"
 
@@ -78,6 +79,9 @@ std::optional<PeakFlops> gpu_peak_flops(std::string_view driver_name);
 /// Returns the rates that matmuls and copies reach: a GPU's from the same file, or those that
 /// doctor measured on this CPU. All are 0 if neither is known.
 DeviceRates rates_of(const Backend& backend);
+
+/// Fills in the report of a rank on its GPU: memory, health and versions of libraries.
+void describe_gpu(Backend& backend, launch::RankReport& report);
 
 /// Returns the driver's figures of a GPU, or the process's own on a CPU.
 MemoryUse memory_use(const Backend& backend);

@@ -4,11 +4,10 @@
 
 #include <fmt/format.h>
 
-#include "tokamak/cli/cluster/doctor_cluster.h"
-#include "tokamak/cli/cluster/rates.h"
 #include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
-#include "tokamak/cli/network/doctor_interfaces.h"
+#include "tokamak/cli/doctor_cluster.h"
+#include "tokamak/cli/doctor_interfaces.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/bytes.h"
@@ -20,6 +19,7 @@
 #include "tokamak/cpu/peak.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/device_info.h"
+#include "tokamak/launch/cluster/rates.h"
 #include "tokamak/train/bench/machine_file.h"
 #include "tokamak/train/report/memory_use.h"
 
@@ -78,7 +78,7 @@ MachineFile measure_peaks(int threads, double budget_s) {
           .threads = threads,
           .gemm_flops_f32 = cpu::measure_gemm_peak(DType::kF32, kMatmulSize, budget_s),
           .gemm_flops_bf16 = cpu::measure_gemm_peak(DType::kBF16, kMatmulSize, budget_s),
-          .copy_bytes_per_s = measure_copy_rate(threads, size_t{256} << 20U)};
+          .copy_bytes_per_s = launch::measure_copy_rate(threads, size_t{256} << 20U)};
 }
 
 }  // namespace

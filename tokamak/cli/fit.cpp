@@ -8,7 +8,6 @@
 
 #include <fmt/format.h>
 
-#include "tokamak/cli/cluster/cluster_check.h"
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/usable_cores.h"
@@ -146,13 +145,9 @@ std::optional<double> price_of_cpu(const RunConfig& run, const PlannedRun& plann
   return seconds;
 }
 
-// Slurm tells batch scripts when they end; anyone else in an allocation asks it.
 std::optional<double> allocation_left_s() {
   const char* end = std::getenv("SLURM_JOB_END_TIME");
-  if (end == nullptr) {
-    const auto left = seconds_of_allocation();
-    return left ? std::optional(static_cast<double>(*left)) : std::nullopt;
-  }
+  if (end == nullptr) return std::nullopt;
   const auto now = std::chrono::duration_cast<std::chrono::seconds>(
                        std::chrono::system_clock::now().time_since_epoch())
                        .count();

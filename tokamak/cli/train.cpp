@@ -6,7 +6,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "tokamak/cli/cluster/preflight.h"
 #include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/fit.h"
@@ -23,6 +22,7 @@
 #include "tokamak/core/file.h"
 #include "tokamak/core/usable_cores.h"
 #include "tokamak/core/with_commas.h"
+#include "tokamak/launch/cluster/preflight.h"
 #include "tokamak/models/hf_config.h"
 #include "tokamak/run/float8_options.h"
 #include "tokamak/run/run_of_config.h"
@@ -268,10 +268,11 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
   watchdog.set_limits({.start = options.init_timeout * (ranks.size() == 1 ? 10 : 1),
                        .progress = options.train_timeout,
                        .file_call = options.checkpoint.timeout});
-  check_before_training(
+  launch::check_before_training(
       world, ranks, *backend, launched,
       {.when = run->config.comm.check_cluster,
        .folder = run->config.job.dump_folder,
+       .describe_gpu = describe_gpu,
        .print = [&](const char* level, const std::string& text) { console.print(level, text); }});
   phases.end("check of the hosts");
   options.start = phases;

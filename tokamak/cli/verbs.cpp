@@ -4,9 +4,10 @@
 #include <array>
 #include <vector>
 
-#include "tokamak/cli/network/launch_probe.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/names.h"
+#include "tokamak/launch/job/launch_rank.h"
+#include "tokamak/launch/network/launch_probe.h"
 
 namespace tokamak::cli {
 namespace {
@@ -30,8 +31,8 @@ constexpr std::array kVerbs{
     Verb{"tokenizer", run_tokenizer, "encode, decode, train or cache", true},
     Verb{"doctor", run_doctor, "check this machine and measure its peaks"},
     Verb{"launch", run_launch, "start ranks: tokamak launch -n 4 -- train ..."},
-    Verb{"launch-rank", run_launch_rank, ""},
-    Verb{"launch-probe", run_launch_probe, ""},
+    Verb{"launch-rank", launch::run_launch_rank, ""},
+    Verb{"launch-probe", [](Args) { return launch::run_launch_probe(); }, ""},
     Verb{"help", run_help, "explain a key: tokamak help section.key"},
 };
 

@@ -27,7 +27,6 @@ int run_tokenizer(Args args);
 int run_doctor(Args args);
 int run_help(Args args);
 int run_launch(Args args);
-int run_launch_rank(Args args);
 
 /// Whether one of `args` is `word`.
 inline bool has_word(Args args, std::string_view word) {

@@ -11,7 +11,6 @@
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/matrix/matrix_rows.h"
 #include "tokamak/cli/price.h"
-#include "tokamak/cli/slurm/command.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
@@ -20,6 +19,7 @@
 #include "tokamak/core/timing.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/device_info.h"
+#include "tokamak/launch/process/command.h"
 #include "tokamak/price/machine/device_names.h"
 #include "tokamak/price/report/report_of.h"
 
@@ -83,7 +83,7 @@ void read_metrics(const fs::path& file, MatrixResult& result) {
 
 // Returns what a failed run says of its reason: where it speaks of memory or of an error, or its
 // last line.
-std::string reason_of(const CommandResult& run) {
+std::string reason_of(const launch::CommandResult& run) {
   if (run.exit_code == 124 || run.exit_code == 137) return "failed: it took too long";
   const std::string& text = run.err.empty() ? run.out : run.err;
   size_t begin = text.rfind('\n') + 1;
@@ -110,7 +110,7 @@ void measure(const MatrixOptions& o, MatrixResult& result) {
   words.push_back(fmt::format("--training.steps={}", o.steps));
   words.emplace_back("--metrics.log_freq=1");
   words.push_back("--job.dump_folder=" + folder.string());
-  const CommandResult run = run_command(words);
+  const launch::CommandResult run = launch::run_command(words);
   if (run.exit_code != 0) {
     result.reason = reason_of(run);
     return;
