@@ -30,6 +30,7 @@ step shellcheck shellcheck "${scripts[@]}"
 step yamllint yamllint -d '{extends: relaxed, rules: {line-length: disable}}' "${yaml[@]}"
 step layers python3 tools/check_layers.py
 step sizes python3 tools/check_sizes.py
+step tests python3 tools/check_tests.py
 step portable configure_portable
 step clang-tidy tools/tidy.sh
 

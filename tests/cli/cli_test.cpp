@@ -15,6 +15,7 @@
 #include "tokamak/price/machine/machine.h"
 
 #include "tests/fixtures/program.h"
+#include "tests/fixtures/training_run.h"
 
 namespace tokamak {
 namespace {
@@ -155,6 +156,28 @@ TEST(Cli, BenchModelTimesAStepOrMore) {
     EXPECT_EQ(run.out, "");
     EXPECT_NE(run.err.find(words[0] + " " + words[1]), std::string::npos) << run.err;
   }
+}
+
+TEST(Cli, BenchModelPrintsARowForEachShape) {
+  std::vector<std::string> call{TOK_PROGRAM, "bench",   "model",  "--device", "cpu", "--layers",
+                                "1",         "--dim",   "64",     "--heads",  "4",   "--kv-heads",
+                                "2",         "--mlp",   "128",    "--vocab",  "256", "--steps",
+                                "1",         "--dtype", "float32"};
+  const auto rows = [&] {
+    const auto run = run_program(call);
+    EXPECT_EQ(run.exit_code, 0) << run.err;
+    return count_lines(run.out);
+  };
+  const auto by_op = rows();
+  call.emplace_back("--by-shape");
+  EXPECT_GT(rows(), by_op);
+}
+
+TEST(Cli, BenchDecodeTimesTokensAfterAContext) {
+  const auto run = run_program({TOK_PROGRAM, "bench", "decode", "llama3:debugmodel", "--device",
+                                "cpu", "--context", "4", "--tokens", "2"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_NE(run.out.find("after 4 tokens"), std::string::npos) << run.out;
 }
 
 TEST(Cli, BenchModelTakesTheHeadIn8BitsOnRequest) {

@@ -1,7 +1,5 @@
 // `tokamak download` against a hub on loopback (tests/fixtures/hub_server.py).
-#include <chrono>
 #include <sstream>
-#include <thread>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -9,6 +7,7 @@
 #include "tokamak/core/file.h"
 #include "tokamak/hub/digest.h"
 
+#include "tests/fixtures/processes.h"
 #include "tests/fixtures/training_run.h"
 
 namespace tokamak {
@@ -21,9 +20,7 @@ class Download : public testing::Test {
   Download()
       : server_({TOK_PYTHON, std::string(TOK_SOURCE_DIR) + "/tests/fixtures/hub_server.py",
                  hub_.path().string()}) {
-    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
-    while (!path_exists(hub_.path() / "port") && std::chrono::steady_clock::now() < deadline)
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    await([&] { return path_exists(hub_.path() / "port"); }, "the hub's port");
     endpoint_ = "http://127.0.0.1:" + read_file(hub_.path() / "port");
   }
 

@@ -120,6 +120,8 @@ TEST(Eval, ReadsPlainTextAndSaysWhatIsWrong) {
   const auto fine = run({"a.txt", "--tokenizer=bytes", "--device=cpu"});
   EXPECT_EQ(fine.exit_code, 0) << fine.err;
   EXPECT_NE(fine.out.find("16 tokens of 16 bytes in 1 documents"), std::string::npos) << fine.out;
+  const auto named = run({"a.txt", "--dataset=text", "--tokenizer=bytes", "--device=cpu"});
+  EXPECT_EQ(named.out.substr(0, named.out.find('\n')), fine.out.substr(0, fine.out.find('\n')));
   const std::pair<Words, const char*> bad[] = {
       {{"none.txt"}, "no such file or folder: none.txt"},
       {{"a.txt"}, "there is no tokenizer"},

@@ -1,14 +1,13 @@
 // How long a run is, and what is left of it: tokens and epochs, a run that is extended, one that is
 // stopped though it saves nothing, one that only validates.
-#include <chrono>
 #include <csignal>
-#include <thread>
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tokamak/core/file.h"
 
+#include "tests/fixtures/processes.h"
 #include "tests/fixtures/training_run.h"
 
 namespace tokamak {
@@ -99,7 +98,7 @@ TEST_F(RunLength, AFinishedRunRemovesWhatAKillLeft) {
 TEST_F(RunLength, AStopLeavesACheckpointThoughNothingElseIsSaved) {
   {
     RunningProgram run(words({"--training.steps=1000000"}), scratch.path());
-    while (steps_logged(dump()) < 3) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    await([&] { return steps_logged(dump()) >= 3; }, "three steps");
     run.send(SIGINT);
     const auto result = run.wait();
     EXPECT_EQ(result.exit_code, 85) << result.err;

@@ -86,9 +86,12 @@ TEST(SlurmScript, OfCrusoesJob) {
 
 TEST(SlurmScript, WordsComeBeforeTheSiteAndKeepTheirSpelling) {
   for (const char* site : {"frontier", "gb200-slurm", "dgx-h100"}) {
-    const std::string script = script_of({"--site", site, "--nodes=2", "--partition=mine",
-                                          "--sbatch=qos=debug", "--exclude=n1,n2", "--mpi=pmi2",
-                                          "--max-requeues=3", "--", "doctor", "it's", "$HOME"});
+    const std::string script =
+        script_of({"--site", site, "--nodes=2", "--partition=mine", "--sbatch=qos=debug",
+                   "--exclude=n1,n2", "--mpi=pmi2", "--max-requeues=3", "--account=ours",
+                   "--save-seconds=77", "--", "doctor", "it's", "$HOME"});
+    expect_line(script, "#SBATCH --account=ours");
+    expect_line(script, "#SBATCH --signal=TERM@77");
     expect_line(script, "#SBATCH --partition=mine");
     expect_line(script, "#SBATCH --qos=debug");
     expect_line(script, "for mpi in pmi2; do");
@@ -102,6 +105,8 @@ TEST(SlurmScript, WordsComeBeforeTheSiteAndKeepTheirSpelling) {
 TEST(SlurmScript, TwoOfNodesRanksAndRanksPerNodeGiveTheThird) {
   expect_line(script_of({"--nodes=2", "-n", "8", "--", "doctor"}), "#SBATCH --ntasks-per-node=4");
   expect_line(script_of({"--ranks-per-node=4", "-n", "8", "--", "doctor"}), "#SBATCH --nodes=2");
+  expect_line(script_of({"--nodes=2", "-n", "8", "--cpus-per-rank=5", "--", "doctor"}),
+              "#SBATCH --cpus-per-task=5");
   EXPECT_EQ(error_of({"--nodes=3", "-n", "8", "--", "doctor"}),
             "tokamak launch --slurm: 8 ranks are not 3 nodes of 2 ranks");
   EXPECT_EQ(error_of({"--nodes=3", "--", "doctor"}),

@@ -257,8 +257,25 @@ TEST(Generate, TheSeedDecidesAndTemperature0TakesTheLikeliest) {
   const auto ids = [&](const Words& more) { return run_ok(base + more).out; };
   EXPECT_EQ(ids({"-s", "3"}), ids({"-s", "3"}));
   EXPECT_NE(ids({"-s", "3"}), ids({"-s", "4"}));
-  EXPECT_EQ(ids({"-t", "0"}), ids({"-k", "1", "-s", "9"}));
+  EXPECT_EQ(ids({"-t", "0"}), ids({"--top-k", "1", "-s", "9"}));
+  EXPECT_EQ(ids({"-t", "0"}), ids({"-t", "0", "--no-bos"})) << "bytes have no BOS";
   EXPECT_EQ(count_lines(ids({})), 12);
+}
+
+TEST(Generate, ATextEndsBeforeAStop) {
+  const Words words{"generate",    oracle_folder("llama_tiny").string(),
+                    "--tokenizer", "bytes",
+                    "-p",          "~",
+                    "-n",          "60",
+                    "-s",          "3"};
+  const std::string all = run_ok(words).out;
+  const auto stop = std::find_if(all.begin(), all.end(),
+                                 [](unsigned char c) { return c < 0x80 && std::isalnum(c) != 0; });
+  ASSERT_NE(stop, all.end()) << all;
+  std::string cut = run_ok(words + Words{"--stop", std::string(1, *stop)}).out;
+  while (cut.ends_with('\n')) cut.pop_back();
+  EXPECT_LE(cut.size(), static_cast<size_t>(stop - all.begin()));
+  EXPECT_EQ(all.rfind(cut, 0), 0U) << all << cut;
 }
 
 // Chat models name several ids that end a text, and their tokenizer but one.
@@ -390,6 +407,21 @@ TEST(TokenizerTrain, KeepsTheTokenizerOfAModel) {
   expect_refused(words + Words{text}, "cannot create folder");
 }
 
+TEST(TokenizerTrain, TakesGpt2sSplitAndTheFormatOfTheFiles) {
+  const ScratchFolder scratch;
+  const std::string text = (scratch.path() / "text").string();
+  write_file_atomic(text, "{\"text\": \"some text, some text\"}\n");
+  const auto made = [&](const Words& more) {
+    const fs::path out = scratch.path() / "out";
+    run_ok(Words{"tokenizer", "train", text, "-o", out.string(), "--vocab-size", "270"} + more);
+    return read_file(out / "tokenizer.json");
+  };
+  const std::string usual = made({});
+  EXPECT_EQ(usual, made({"--format", "text", "--split", "llama3"}));
+  EXPECT_NE(usual, made({"--format", "c4"}));
+  EXPECT_NE(usual, made({"--split", "gpt2"}));
+}
+
 TEST(TokenizerTrain, LearnsTheTextsOfJsonLines) {
   const ScratchFolder scratch;
   write_file_atomic(scratch.path() / "text.txt", "some text for a tokenizer, some text");
@@ -403,6 +435,20 @@ TEST(TokenizerTrain, LearnsTheTextsOfJsonLines) {
     made.push_back(read_file(out / "tokenizer.json"));
   }
   EXPECT_EQ(made[0], made[1]);
+}
+
+TEST(TokenizerEncode, AddsBosAndEosOnRequest) {
+  const std::string folder = fs::path(TOK_SOURCE_DIR) / "tests/oracles/tokenizers/spm_llama2";
+  const auto ids = [&](const Words& more) {
+    return parse_json(
+               run_ok(Words{"tokenizer", "encode", folder} + more, "{\"text\": \"a\"}\n").out,
+               "encode")["ids"]
+        .get<std::vector<int>>();
+  };
+  const std::vector<int> plain = ids({});
+  const std::vector<int> both = ids({"--bos", "--eos"});
+  ASSERT_EQ(both.size(), plain.size() + 2);
+  EXPECT_EQ(std::vector<int>(both.begin() + 1, both.end() - 1), plain);
 }
 
 TEST(TokenizerEncode, SaysWhenItsOutputIsFull) {
@@ -424,16 +470,14 @@ TEST(TokenizerEncode, SaysWhatALineMustBe) {
 }
 
 TEST(TokenizerEncode, OracleCases) {
-  const fs::path folder = fs::path(TOK_SOURCE_DIR) / "../shared/oracles/tokenizers";
-  if (!path_exists(folder)) GTEST_SKIP() << folder << " is not there";
   for (const char* name : {"gpt2_bpe", "llama3_bpe"}) {
-    const std::string cases = read_file(folder / fmt::format("{}.cases.jsonl", name));
-    const auto result = run_ok(
-        {"tokenizer", "encode", (folder / fmt::format("{}.tokenizer.json", name)).string()}, cases);
+    const fs::path folder = fs::path(TOK_SOURCE_DIR) / "tests/oracles/tokenizers" / name;
+    const std::string cases = read_file(folder / "cases.jsonl");
+    const auto result = run_ok({"tokenizer", "encode", folder.string()}, cases);
     const ScratchFolder scratch;
     FileWriter(scratch.path() / "got").write(result.out);
     const auto got = read_json_lines(scratch.path() / "got");
-    const auto want = read_json_lines(folder / fmt::format("{}.cases.jsonl", name));
+    const auto want = read_json_lines(folder / "cases.jsonl");
     ASSERT_EQ(got.size(), want.size());
     for (size_t i = 0; i < want.size(); ++i) {
       EXPECT_EQ(got[i]["ids"], want[i]["ids"]) << i;

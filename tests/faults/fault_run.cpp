@@ -1,23 +1,19 @@
 #include "tests/faults/fault_run.h"
 
+#include <algorithm>
 #include <cstdlib>
-#include <ctime>
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tests/fixtures/draw.h"
 #include "tests/fixtures/processes.h"
+#include "tokamak_commit.h"  // the build writes it
 
 namespace tokamak {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-constexpr int64_t kSecondsPerDay = 24 * 60 * 60;
-
-uint64_t seed_of_today() {
-  return number_from("TOK_FAULTS_SEED", static_cast<uint64_t>(std::time(nullptr) / kSecondsPerDay));
-}
 
 uint64_t hash_of_name(const std::string& name) {
   uint64_t hash = 14695981039346656037U;
@@ -33,10 +29,30 @@ std::string joined(const Words& rules) {
 
 }  // namespace
 
+uint64_t fault_seed() {
+  static const uint64_t kSeed = [] {
+    std::string commit = TOK_COMMIT;  // its '+' says that there are changes
+    while (commit.ends_with('+')) commit.pop_back();
+    const uint64_t seed = number_from("TOK_FAULTS_SEED", hash_of_name(commit) % 1'000'000);
+    fmt::print("TOK_FAULTS_SEED={} (commit {})\n", seed, commit);
+    return seed;
+  }();
+  return kSeed;
+}
+
 bool is_drawn(const std::string& name, int one_in) {
   const char* const asked = std::getenv("TOK_FAULTS");  // NOLINT(concurrency-mt-unsafe)
   if (asked != nullptr && std::string(asked) == "all") return true;
-  return Draw(seed_of_today(), hash_of_name(name)).below(one_in) == 0;
+  return Draw(fault_seed(), hash_of_name(name)).below(one_in) == 0;
+}
+
+bool is_saving(const std::filesystem::path& dump) {
+  const auto folder = dump / "checkpoint";
+  if (!path_exists(folder)) return false;
+  const auto names = list_folder(folder);
+  return std::any_of(names.begin(), names.end(), [](const auto& path) {
+    return path.filename().string().find(".tmp-") != std::string::npos;
+  });
 }
 
 Words words_of(const FaultyJob& job, const std::filesystem::path& dump) {

@@ -16,6 +16,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 
@@ -23,9 +24,16 @@
 
 namespace tokamak {
 
-/// Whether the drawn part of this suite holds the case `name`: one in `one_in` cases, others each
-/// day. TOK_FAULTS=all (`make faults`) takes all of them; TOK_FAULTS_SEED draws as on another day.
+/// The seed by which faults are drawn, printed when it is first asked for: TOK_FAULTS_SEED, or one
+/// that each commit has of its own.
+uint64_t fault_seed();
+
+/// Whether the drawn part of this suite holds the case `name`: one in `one_in` cases, others at
+/// each commit. TOK_FAULTS=all (`make faults`) takes all of them.
 bool is_drawn(const std::string& name, int one_in);
+
+/// Whether a checkpoint below `dump` has begun and is not whole yet.
+bool is_saving(const std::filesystem::path& dump);
 
 struct FaultyJob {
   int num_ranks = 2;

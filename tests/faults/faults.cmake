@@ -1,9 +1,11 @@
-# Jobs under faults (label faults): CI draws some of the cases each day, `make faults` runs all.
+# Jobs under faults (label faults): CI draws some of the cases at each commit, `make faults` runs all.
 add_library(tokamak_fault_shim MODULE faults/fault_shim.cpp)
 target_compile_features(tokamak_fault_shim PRIVATE cxx_std_20)
 target_link_libraries(tokamak_fault_shim PRIVATE ${CMAKE_DL_LIBS})
 add_library(tokamak_fault_run STATIC faults/fault_run.cpp)
 target_link_libraries(tokamak_fault_run PUBLIC tokamak_training_run GTest::gtest)
+target_include_directories(tokamak_fault_run PRIVATE ${PROJECT_BINARY_DIR}/gen)
+add_dependencies(tokamak_fault_run tokamak_commit)
 target_compile_definitions(tokamak_fault_run PRIVATE
   TOK_PROGRAM="$<TARGET_FILE:tokamak>" TOK_FAULT_SHIM="$<TARGET_FILE:tokamak_fault_shim>")
 

@@ -24,7 +24,7 @@ class RankHangs : public testing::TestWithParam<HangCase> {};
 
 TEST_P(RankHangs, IsNoticedInTenSecondsAndTheJobStartsAgain) {
   const HangCase& hang = GetParam();
-  if (!is_drawn(hang.name, hang.one_in)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn(hang.name, hang.one_in)) GTEST_SKIP() << "not drawn at this commit";
   const ScratchFolder marks;
   Words rules;
   for (const std::string& rule : hang.rules)
@@ -109,7 +109,7 @@ INSTANTIATE_TEST_SUITE_P(Faults, RankHangs,
                          [](const auto& hang) { return hang.param.name; });
 
 TEST(Mpirun, IsKilledWhereItIsStopped) {
-  if (!is_drawn("mpirun_is_stopped", 4)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn("mpirun_is_stopped", 4)) GTEST_SKIP() << "not drawn at this commit";
   FaultRun run({.launch = {"--max-restarts", "1"}});
   await([&] { return steps_logged(run.dump()) >= 3; }, "three steps");
   for (const Process& process : processes_with(run.dump())) {

@@ -107,7 +107,7 @@ void await_steps(const FaultRun& run, int64_t more) {
 }
 
 TEST_F(HostFaults, AHostThatFailsTwiceIsLeftOut) {
-  if (!is_drawn("fails_twice", 3)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn("fails_twice", 3)) GTEST_SKIP() << "not drawn at this commit";
   FaultRun run(job());
   for (int i = 0; i < 2; ++i) {
     await_steps(run, 12);
@@ -124,7 +124,7 @@ TEST_F(HostFaults, AHostThatFailsTwiceIsLeftOut) {
 }
 
 TEST_F(HostFaults, AHostThatLosesPowerIsReplaced) {
-  if (!is_drawn("loses_power", 3)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn("loses_power", 3)) GTEST_SKIP() << "not drawn at this commit";
   FaultRun run(job());
   await_steps(run, 12);
   FileWriter(scratch_.path() / "n2-is-down").write(std::string_view("yes"));
@@ -141,7 +141,7 @@ TEST_F(HostFaults, AHostThatLosesPowerIsReplaced) {
 
 // As behind a dead switch: nothing of the host answers, and nothing ends.
 TEST_F(HostFaults, AHostThatFallsSilentIsReplaced) {
-  if (!is_drawn("falls_silent", 3)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn("falls_silent", 3)) GTEST_SKIP() << "not drawn at this commit";
   FaultRun run(job());
   await_steps(run, 12);
   const pid_t old = second_rank(run);
@@ -173,7 +173,7 @@ struct Setting {
 };
 
 TEST_F(HostFaults, AnInterfaceThatIsNotThereEndsTheJobAtOnceByName) {
-  if (!is_drawn("wrong_interface", 3)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn("wrong_interface", 3)) GTEST_SKIP() << "not drawn at this commit";
   const FaultyJob once{.launch = {"--hostfile", (scratch_.path() / "hosts").string()}};
   const Setting transport("OMPI_MCA_btl", "self,tcp");
   for (const char* const whose : {"OMPI_MCA_oob_tcp_if_include", "OMPI_MCA_btl_tcp_if_include"}) {
@@ -187,7 +187,7 @@ TEST_F(HostFaults, AnInterfaceThatIsNotThereEndsTheJobAtOnceByName) {
 }
 
 TEST_F(HostFaults, AHostWithoutANetworkInCommonEndsTheJobAtOnceByName) {
-  if (!is_drawn("no_network", 3)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn("no_network", 3)) GTEST_SKIP() << "not drawn at this commit";
   if (run_program({"unshare", "--net", "true"}).exit_code != 0)
     GTEST_SKIP() << "no right to make network namespaces";
   FileWriter(scratch_.path() / "shell").write(std::string_view(kCutShell));
@@ -198,7 +198,7 @@ TEST_F(HostFaults, AHostWithoutANetworkInCommonEndsTheJobAtOnceByName) {
 }
 
 TEST_F(HostFaults, AHostThatTheCheckNamesIsReplacedBeforeStepZero) {
-  if (!is_drawn("check_names", 3)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn("check_names", 3)) GTEST_SKIP() << "not drawn at this commit";
   const Setting program("TOK_TEST_PROGRAM", TOK_PROGRAM);
   const fs::path other = scratch_.path() / "program";
   FileWriter(other).write(read_file(TOK_PROGRAM) + "one byte more");
@@ -220,7 +220,7 @@ TEST_F(HostFaults, AHostThatTheCheckNamesIsReplacedBeforeStepZero) {
 }
 
 TEST_F(HostFaults, ASpareHostThatIsDeadIsPassedOver) {
-  if (!is_drawn("dead_spare", 3)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn("dead_spare", 3)) GTEST_SKIP() << "not drawn at this commit";
   FileWriter(scratch_.path() / "hosts")
       .write(std::string_view("n1 slots=1\nn2 slots=1\nn3 slots=1\nn4 slots=1\n"));
   FileWriter(scratch_.path() / "n3-is-down").write(std::string_view("yes"));

@@ -24,7 +24,7 @@ class RankDies : public testing::TestWithParam<DeathCase> {};
 
 TEST_P(RankDies, TheJobStartsAgainAndLosesNothing) {
   const DeathCase& death = GetParam();
-  if (!is_drawn(death.name, death.one_in)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn(death.name, death.one_in)) GTEST_SKIP() << "not drawn at this commit";
   const ScratchFolder marks;
   const std::string once = ",once=" + (marks.path() / "done").string();
   FaultRun run({.launch = {"--max-restarts", "1"}, .faults = {death.rule + once}});
@@ -53,7 +53,7 @@ class LastStep : public testing::TestWithParam<DeathCase> {};
 // No checkpoint is loaded, and none is missing at the end.
 TEST_P(LastStep, IsGoneOnFromAfterADeath) {
   const DeathCase& death = GetParam();
-  if (!is_drawn(death.name, death.one_in)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn(death.name, death.one_in)) GTEST_SKIP() << "not drawn at this commit";
   const ScratchFolder marks;
   const std::string once = ",once=" + (marks.path() / "done").string();
   FaultRun run({.launch = {"--max-restarts", "1", "--keep-last-step"},
@@ -88,7 +88,7 @@ class FlippedMessage : public testing::TestWithParam<FlipCase> {};
 
 // A small message, one of many kilobytes, a hash.
 TEST_P(FlippedMessage, IsNoticedWhereMessagesAreChecked) {
-  if (!is_drawn(GetParam().name, 3)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn(GetParam().name, 3)) GTEST_SKIP() << "not drawn at this commit";
   const ScratchFolder marks;
   ASSERT_EQ(setenv(kCheckMessagesVariable, "1", 1), 0);
   FaultRun run({.launch = {"--max-restarts", "1"},
@@ -120,7 +120,7 @@ class TwoFaults : public testing::TestWithParam<DoubleCase> {};
 
 TEST_P(TwoFaults, AtOnceOrInTheRestartLoseNothing) {
   const DoubleCase& faults = GetParam();
-  if (!is_drawn(faults.name, faults.one_in)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn(faults.name, faults.one_in)) GTEST_SKIP() << "not drawn at this commit";
   const ScratchFolder marks;
   Words rules;
   for (std::string rule : faults.rules) {
@@ -179,7 +179,7 @@ class WallClock : public testing::TestWithParam<ClockCase> {};
 // Limits are measured by the steady clock, and nothing is ordered by the hour.
 TEST_P(WallClock, JumpsHarmNothing) {
   const ClockCase& jump = GetParam();
-  if (!is_drawn(jump.name, jump.one_in)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn(jump.name, jump.one_in)) GTEST_SKIP() << "not drawn at this commit";
   FaultRun run({.train = {"--metrics.enable_tensorboard", "--checkpoint.async_mode=async",
                           "--comm.train_timeout_seconds=8", "--comm.init_timeout_seconds=20"},
                 .faults = {jump.rule}});
@@ -204,7 +204,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // Whatever attempt it is, the job dies of its second checkpoint.
 TEST(CrashLoop, EndsAfterThreeEndsAlike) {
-  if (!is_drawn("crash_loop", 3)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn("crash_loop", 3)) GTEST_SKIP() << "not drawn at this commit";
   FaultRun run(
       {.launch = {"--max-restarts", "10"}, .faults = {"rank=0,call=rename,path=step-8,do=kill"}});
   const auto result = run.expect_end(76, 60);

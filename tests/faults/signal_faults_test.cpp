@@ -39,20 +39,25 @@ bool is_launching(const FaultRun& run) {
 
 // The launcher, mpirun and the ranks get it in any of their first moments.
 TEST(Signal, InTheFirstSecondIsNotLost) {
-  const uint64_t seed = number_from("TOK_FAULTS_SEED", static_cast<uint64_t>(std::time(nullptr)));
   const int num_tries = is_drawn("all_moments", 1 << 30) ? 60 : 4;
   for (int i = 0; i < num_tries; ++i) {
-    const int delay_ms = Draw(seed, static_cast<uint64_t>(i)).below(900);
-    FaultRun run({.num_ranks = 1 + i % 2, .train = kForEver});
+    Draw draw(fault_seed(), static_cast<uint64_t>(i));
+    const int num_ranks = 1 + i % 2;
+    // The launcher, a watcher and a process for each rank, and mpirun where there are two.
+    const auto num_processes = static_cast<size_t>(1 + draw.below(num_ranks == 1 ? 3 : 6));
+    const int step = draw.below(2);
+    FaultRun run({.num_ranks = num_ranks, .train = kForEver});
     await([&] { return is_launching(run); }, "the launcher");
-    std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+    await([&] { return processes_with(run.dump()).size() >= num_processes; }, "the processes");
+    if (num_processes > 1) await([&] { return steps_logged(run.dump()) >= step; }, "the step");
     run.program().send(SIGTERM);
     const auto result = run.program().wait();
     // Before main() of the launcher has begun, the signal still ends it.
-    const bool is_early = result.exit_code == 128 + SIGTERM && delay_ms < 200;
+    const bool is_early = result.exit_code == 128 + SIGTERM && num_processes == 1;
+    const std::string moment = fmt::format("{} processes, step {}", num_processes, step);
     EXPECT_TRUE(result.exit_code == kExitStopped || is_early)
-        << delay_ms << " ms, seed " << seed << ": " << result.exit_code << result.err;
-    EXPECT_LT(run.seconds(), 30) << delay_ms << " ms";
+        << moment << ": " << result.exit_code << result.err;
+    EXPECT_LT(run.seconds(), 30) << moment;
     run.expect_no_orphan();
     if (steps_logged(run.dump()) > 0) expect_last_step_saved(run);
   }
@@ -62,7 +67,7 @@ class SignalToAll : public testing::TestWithParam<std::pair<const char*, int>> {
 
 // As systemd and scancel do it.
 TEST_P(SignalToAll, SavesTheLastStep) {
-  if (!is_drawn(GetParam().first, 2)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn(GetParam().first, 2)) GTEST_SKIP() << "not drawn at this commit";
   FaultRun run({.train = kForEver});
   await([&] { return steps_logged(run.dump()) >= 3; }, "three steps");
   send_to_all(run, GetParam().second);
@@ -105,7 +110,7 @@ struct User1Case {
   Words faults;
   int64_t steps;        ///< are done before it is sent
   int num_checkpoints;  ///< that there are in the end
-  int one_in = 2;       ///< days on which CI draws it
+  int one_in = 2;       ///< commits at which CI draws it
 };
 
 class User1 : public testing::TestWithParam<User1Case> {};
@@ -113,10 +118,10 @@ class User1 : public testing::TestWithParam<User1Case> {};
 // One wish is one checkpoint, whatever four ranks do when it comes.
 TEST_P(User1, IsHeardByFourRanks) {
   const User1Case& at = GetParam();
-  if (!is_drawn(at.name, at.one_in)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn(at.name, at.one_in)) GTEST_SKIP() << "not drawn at this commit";
   FaultRun run({.num_ranks = 4, .train = kForEver + at.train, .faults = at.faults});
   await([&] { return is_launching(run); }, "the launcher");
-  if (at.steps == 0) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  await([&] { return training_processes(run.dump()).size() == 4; }, "four ranks");
   await([&] { return steps_logged(run.dump()) >= at.steps; }, "the steps");
   run.program().send(SIGUSR1);
   await([&] { return num_checkpoints(run) >= at.num_checkpoints; }, "the checkpoints", 30);
@@ -167,7 +172,7 @@ TEST(Signal, TheSecondKillsTheJob) {
       {.train = kForEver, .faults = {"rank=1,call=write,path=.safetensors,do=sleep:3600"}});
   await([&] { return steps_logged(run.dump()) >= 3; }, "three steps");
   run.program().send(SIGTERM);
-  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  await([&] { return is_saving(run.dump()); }, "the save");
   run.program().send(SIGTERM);
   run.expect_end(128 + SIGTERM, run.seconds() + 10);
   run.expect_no_orphan();

@@ -52,7 +52,7 @@ class SaveFails : public testing::TestWithParam<SaveCase> {};
 
 TEST_P(SaveFails, TrainingGoesOnAndTheSaveIsTriedAgain) {
   const SaveCase& fault = GetParam();
-  if (!is_drawn(fault.name, fault.one_in)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn(fault.name, fault.one_in)) GTEST_SKIP() << "not drawn at this commit";
   FaultRun run({.train = fault.in_background ? kInBackground : kAtOnce, .faults = {fault.rule}});
   const auto result = run.expect_end(0, 60);
   EXPECT_NE(result.out.find("could not be saved (1 of 3 failures in a row)"), std::string::npos)
@@ -142,7 +142,7 @@ TEST(StorageFaults, ASlowDiskOfOneRankEndsNoSave) {
 
 // The position of the data lies far in a text of which no tokens are there.
 TEST(StorageFaults, RanksWaitWhileAnotherProcessTokenizes) {
-  if (!is_drawn("tokenizing", 3)) GTEST_SKIP() << "not drawn today";
+  if (!is_drawn("tokenizing", 3)) GTEST_SKIP() << "not drawn at this commit";
   FaultyJob job{.train = {"--training.dataset=text", "--training.steps=4"}};
   const ScratchFolder scratch;
   const std::string text = scratch.path() / "text.txt";
@@ -295,10 +295,9 @@ TEST(StorageFaults, ASignalWhileTheLastCheckpointIsWrittenDoesNotLoseIt) {
        .faults = {"call=fsync,path=shard-0000,times=0,do=sleep:2"}},
       scratch.path()));
   await([&] { return steps_logged(scratch.path()) > 6; }, "the first steps");
-  for (int i = 0; i < 3; ++i) {
-    run.send(SIGTERM);
-    std::this_thread::sleep_for(std::chrono::milliseconds(300));
-  }
+  run.send(SIGTERM);
+  await([&] { return is_saving(scratch.path()); }, "the save");
+  run.send(SIGTERM);
   const ProgramResult result = run.wait();
   const auto steps = steps_in(scratch.path());
   EXPECT_EQ(steps.back(), steps_logged(scratch.path())) << result.out << result.err;

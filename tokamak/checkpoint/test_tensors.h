@@ -130,7 +130,7 @@ inline void write_text(const std::filesystem::path& path, std::string_view text)
 }
 
 inline std::filesystem::path oracle(const std::string& model) {
-  return std::filesystem::path(TOK_SOURCE_DIR) / ".." / "shared" / "oracles" / model;
+  return std::filesystem::path(TOK_SOURCE_DIR) / "tests/oracles" / model;
 }
 
 }  // namespace tokamak::testing

@@ -139,12 +139,10 @@ int64_t elements_of(int64_t bytes, int num_ranks) {
 int run_bench_comm(Args args) {
   CLI::App app("Times collectives between ranks: tokamak launch -n 4 -- bench comm",
                "tokamak bench comm");
-  int64_t min_bytes = 0;
   int64_t max_bytes = 0;
   int64_t factor = 0;
   double budget_s = 0.1;
   std::string device = "auto";
-  app.add_option("--min-bytes", min_bytes, "smallest buffer; 1 KiB, on GPUs 1 MiB");
   app.add_option("--max-bytes", max_bytes, "largest buffer; 64 MiB, on GPUs 1 GiB");
   app.add_option("--factor", factor, "from one size to the next; 16, on GPUs 4");
   app.add_option("--seconds", budget_s, "for each collective and size")->capture_default_str();
@@ -156,14 +154,10 @@ int run_bench_comm(Args args) {
   const bool on_gpus = means_gpu(device);
   const LaunchEnvironment launched = read_launch_environment();
   calibration.check(on_gpus, launched);
-  if (app.count("--min-bytes") == 0) min_bytes = on_gpus ? 1 << 20 : 1 << 10;
-  if (app.count("--max-bytes") == 0)
-    max_bytes = std::max(min_bytes, int64_t{on_gpus ? 1 << 30 : 64 << 20});
+  const int64_t min_bytes = on_gpus ? 1 << 20 : 1 << 10;
+  if (app.count("--max-bytes") == 0) max_bytes = on_gpus ? 1 << 30 : 64 << 20;
   if (app.count("--factor") == 0) factor = on_gpus ? 4 : 16;
-  TOK_REQUIRE(min_bytes >= 1 && max_bytes >= min_bytes,
-              "--min-bytes {} --max-bytes {}: wanted 1 or "
-              "more, in this order",
-              min_bytes, max_bytes);
+  TOK_REQUIRE(max_bytes >= min_bytes, "--max-bytes {}: wanted {} or more", max_bytes, min_bytes);
   TOK_REQUIRE(factor >= 2, "--factor {}: wanted 2 or more", factor);
   const auto world = make_world(launched);
   TOK_REQUIRE(world->size() > 1,

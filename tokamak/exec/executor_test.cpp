@@ -19,6 +19,8 @@
 #include "tokamak/plan/slots.h"
 #include "tokamak/plan/streams.h"
 
+#include "tests/fixtures/processes.h"
+
 namespace tokamak {
 namespace {
 
@@ -46,7 +48,7 @@ TEST(Streams, wait_for_what_they_read_and_the_wait_is_counted) {
   HandPlan p;
   const int s = p.segment("chain");
   p.add(s, 1, {}, {HandPlan::scratch(0)}, [](const KernelArgs& a) {
-    std::this_thread::sleep_for(30ms);
+    await_time(0.03, std::chrono::steady_clock::now());
     first(a.out[0]) = 3.0F;
   });
   p.add(s, 0, {HandPlan::scratch(0)}, {HandPlan::scratch(1)},
@@ -139,7 +141,7 @@ struct OneForwardOneBackward {
                     {.first_segment = forward, .last_segment = send, .bytes = 4},
                     {.first_segment = forward, .last_segment = backward, .bytes = 8}};
     p.add(recv, 1, {}, {HandPlan::slot(0)}, [this](const KernelArgs& a) {
-      std::this_thread::sleep_for(1ms);
+      std::this_thread::yield();
       first(a.out[0]) = ++received;
     });
     p.add(forward, 0, {HandPlan::slot(0)}, {HandPlan::slot(1), HandPlan::slot(2, 1)},
@@ -148,7 +150,7 @@ struct OneForwardOneBackward {
             first(a.out[1]) = first(a.in[0]);
           });
     p.add(send, 2, {HandPlan::slot(1)}, {}, [this](const KernelArgs& a) {
-      std::this_thread::sleep_for(2ms);
+      std::this_thread::yield();
       sent.push_back(first(a.in[0]));
     });
     p.add(backward, 0, {HandPlan::slot(2, 1), HandPlan::state(0)}, {HandPlan::state(0)},

@@ -21,6 +21,8 @@
 #include "tokamak/train/together.h"
 #include "tokamak/train/validator.h"
 
+#include "tests/fixtures/processes.h"
+
 namespace tokamak {
 namespace {
 
@@ -345,8 +347,7 @@ TEST(Together, WorkMayTakeLongerThanRanksWaitForEachOther) {
     const auto texts = all_together_for_long(world, [&] {
       if (world.rank() != 1) return std::string("done");
       const uint64_t ticks = world.flights().ticks;
-      std::this_thread::sleep_for(
-          std::chrono::milliseconds(2500));  // it is the limit that is tested
+      await_time(2.5, std::chrono::steady_clock::now());
       EXPECT_EQ(world.flights().ticks, ticks) << "telling others is no progress";
       EXPECT_TRUE(world.flights().is_awaited);
       ++beats;

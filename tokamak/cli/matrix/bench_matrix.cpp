@@ -39,7 +39,6 @@ struct MatrixOptions {
   std::string device = "auto";
   std::string machine;
   std::string out = "outputs/matrix";
-  bool again = false;
 };
 
 // Prices the row, and says why it cannot run where its plan does not fit.
@@ -122,8 +121,7 @@ void measure(const MatrixOptions& o, MatrixResult& result) {
 // Results of former calls in the same folder, by what was run.
 class Results {
  public:
-  Results(fs::path file, bool forgets) : file_(std::move(file)) {
-    if (forgets) fs::remove(file_);
+  explicit Results(fs::path file) : file_(std::move(file)) {
     std::ifstream in(file_);
     for (std::string line; std::getline(in, line);) {
       const Json json = parse_json(line, file_.string());
@@ -200,7 +198,6 @@ int run_bench_matrix(Args args) {
   app.add_option("--device", o.device, kDeviceHelp)->capture_default_str();
   app.add_option("--machine", o.machine, "that prices the rows; without it the one of this GPU");
   app.add_option("--out", o.out, "folder")->capture_default_str();
-  app.add_flag("--again", o.again, "forget the results that lie in the folder");
   if (!parse(app, args)) return 0;
   TOK_REQUIRE(o.steps >= 2 && o.row_seconds >= 1,
               "--steps {} --row-seconds {}: wanted 2 and 1 or more", o.steps, o.row_seconds);
@@ -222,7 +219,7 @@ int run_bench_matrix(Args args) {
       on_gpu ? gpu::describe_device(gpu::current_device()).name : std::string("CPU");
   const std::string title = fmt::format("Training on {}, {} steps", here, o.steps);
   fs::create_directories(o.out);
-  const Results former(fs::path(o.out) / "matrix.jsonl", o.again);
+  const Results former(fs::path(o.out) / "matrix.jsonl");
   std::vector<MatrixResult> results;
   for (size_t i = 0; i < rows.size(); ++i) {
     MatrixResult result{.row = rows[i]};

@@ -12,10 +12,9 @@ StartPhases::Phase& StartPhases::phase_of(const std::string& name) {
   return phase != phases_.end() ? *phase : phases_.emplace_back(Phase{.name = name});
 }
 
-void StartPhases::end(const std::string& name) {
-  const auto now = Clock::now();
-  phase_of(name).seconds += std::chrono::duration<double>(now - last_).count();
-  last_ = now;
+void StartPhases::end(const std::string& name, Clock::time_point at) {
+  phase_of(name).seconds += std::chrono::duration<double>(at - last_).count();
+  last_ = at;
 }
 
 void StartPhases::take_out(const std::string& phase, const std::string& part, double seconds) {

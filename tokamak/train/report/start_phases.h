@@ -9,8 +9,12 @@ namespace tokamak {
 
 class StartPhases {
  public:
+  using Clock = std::chrono::steady_clock;
+
+  explicit StartPhases(Clock::time_point begin = Clock::now()) : begin_(begin) {}
+
   /// Ends a phase, which began where the one before ended; a name that is there already gets more.
-  void end(const std::string& name);
+  void end(const std::string& name, Clock::time_point at = Clock::now());
 
   /// States `seconds` of a phase as one of its own.
   void take_out(const std::string& phase, const std::string& part, double seconds);
@@ -19,8 +23,6 @@ class StartPhases {
   std::string line() const;
 
  private:
-  using Clock = std::chrono::steady_clock;
-
   struct Phase {
     std::string name;
     double seconds = 0.0;
@@ -28,7 +30,7 @@ class StartPhases {
 
   Phase& phase_of(const std::string& name);
 
-  Clock::time_point begin_ = Clock::now();
+  Clock::time_point begin_;
   Clock::time_point last_ = begin_;
   std::vector<Phase> phases_;
 };
