@@ -46,6 +46,14 @@ TEST_F(RunLength, TokensAndEpochsBecomeWholeSteps) {
   EXPECT_EQ(steps_of(data + Words{"--training.epochs=1.5", "--training.shuffle_seed=1"}), 6U);
 }
 
+TEST_F(RunLength, IsShownByAReport) {
+  steps_of({"--training.steps=2"});
+  const auto page = run_program(
+      {TOK_PROGRAM, "report", dump().string(), "-o", "-", "--title", "A short run"});
+  EXPECT_EQ(page.exit_code, 0) << page.err;
+  EXPECT_NE(page.out.find("A short run"), std::string::npos);
+}
+
 TEST_F(RunLength, OneSourceGivesOneLength) {
   FileWriter(scratch.path() / "a.toml").write("[training]\nsteps = 3\ntokens = \"1M\"\n");
   const auto both = run_program({TOK_PROGRAM, "train", "a.toml"}, scratch.path());
