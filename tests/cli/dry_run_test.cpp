@@ -287,7 +287,7 @@ TEST_F(SameLine, OfCheckpointsAndFolders) {
   ASSERT_EQ(run_program(words(saves), scratch_.path()).exit_code, 0);
   const Words resumes = saves + Words{"--training.steps=3"};
   expect("checkpoint.load_step = 7: there is no", resumes + Words{"--checkpoint.load_step=7"});
-  expect("which is none of the model that is configured", resumes + Words{"--model.layers=1"});
+  expect("which is not in the configured model", resumes + Words{"--model.layers=1"});
   expect("the run wants", resumes + Words{"--model.mlp_dim=64"});
   expect("windows of seq_len 32, this run's is 16", resumes + Words{"--training.seq_len=16"});
   expect("gpt2", {"--checkpoint.initial_load_path=" + oracle_folder("gpt2_tiny").string()});

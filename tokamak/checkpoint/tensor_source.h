@@ -1,5 +1,5 @@
 // A tensor that is read piece by piece, so that a model is converted or written without ever being
-// in memory as a whole. Every importer yields such tensors and every writer takes them.
+// in memory as a whole. Every importer returns such tensors and every writer takes them.
 #pragma once
 
 #include <cstddef>

@@ -226,7 +226,7 @@ RunWords parse_run_words(Args args, const std::string& verb) {
   return words;
 }
 
-// The file of a model that is none of ours has keys that are none of ours: the model is what to
+// The file of a model that is unknown has unknown keys too: the model is what to
 // name.
 void refuse_file_of_other_model(const std::filesystem::path& file) {
   Config config;

@@ -55,7 +55,8 @@ void require_connection(const LaunchEnvironment& environment) {
 
 }  // namespace
 
-/// A wait for peers that spins briefly, then yields, then sleeps, and knows when to look around.
+/// A wait for peers that spins briefly, then gives up its time slice, then sleeps, and knows when
+/// to look around.
 struct MpiSession::Waiting {
   const std::string& group;
   bool is_crowded = false;

@@ -26,7 +26,7 @@ class SilenceRule {
  public:
   using Seconds = std::chrono::duration<double>;
 
-  /// The least limit: what is quicker than a tenth of it may be ten times slower for once.
+  /// Minimum timeout: a step that takes under a tenth of it may once be ten times slower.
   static constexpr Seconds kLeast{8};
   static constexpr double kTimesLongest = 10.0;
   static constexpr double kTimesLongestAtLeast = 3.0;

@@ -9,7 +9,7 @@ using enum Fate;
 // clang-format off
 const AcceptedName kNames[] = {
     {"activation_checkpoint.debug", kDrop, "", "PyTorch's recomputation is not used", true},
-    {"activation_checkpoint.determinism_check", kDrop, "", "the plan fixes what recomputation yields"},
+    {"activation_checkpoint.determinism_check", kDrop, "", "the plan fixes the results of recomputation"},
     {"activation_checkpoint.early_stop", kDrop, "", "the plan never computes an unused value", true},
     {"activation_checkpoint.per_op_sac_force_recompute_mm_shapes_by_fqns", kDrop, "", "the plan decides what is recomputed"},
     {"activation_checkpoint.preserve_rng_state", kDrop, "", "random numbers are counter-based, so recomputation sees the same ones", true},

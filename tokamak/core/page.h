@@ -39,7 +39,8 @@ std::string short_number(double value);
 ///   chart, charts        one, or several that stand side by side where the page is wide:
 ///     {title, more, none: what to say without a point, height in pixels, legend, right: room in
 ///      pixels, bars: whether the pointer has to be above what it is to name, x, y, series}
-///     x and y are {name, min, max, log, log_above: logarithmic where the highest value is so many
+///     x and y are {name, min, max, log, log_above: logarithmic where the highest value is this
+///     many
 ///      medians, ticks, or labels of the values 0, 1, ... from the top}.
 /// A series is {name, color, kind, points}:
 ///   "line", "area" (between it and the series before)   [x, y]; dashed;

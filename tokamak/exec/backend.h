@@ -103,7 +103,7 @@ class Backend {
     upload(device, host, bytes);
   }
 
-  /// Takes what so many threads need for that, so that their first copies are no slower.
+  /// Allocates what `threads` threads need for that, so that their first copies are no slower.
   virtual void prepare_copies(int /*num_threads*/) {}
 
   /// Lets the device write to host memory by itself, so that read_beside() there takes no core; any

@@ -37,7 +37,8 @@ inline bool can_wait_for_previous(const Setup& setup) {
   return setup.device->arch() >= 90;
 }
 
-/// Whether kernels of so many tokens, which take about as long as the gap between two, should wait.
+/// Whether kernels of this many tokens, which take about as long as the gap between two, should
+/// wait.
 inline bool waits_for_few(const Setup& setup, int64_t tokens) {
   constexpr int64_t kFewTokens = 64;
   return tokens <= kFewTokens && can_wait_for_previous(setup);

@@ -14,12 +14,13 @@
 namespace tokamak {
 namespace {
 
-// Matmuls of so many operations take about as long as one byte on the links between GPUs of a host:
-// 700 TFLOP/s of an H100 beside 290 GB/s, and kernels beside a collective are slower.
+// Matmuls of this many operations take about as long as one byte on the links between GPUs of a
+// host: 700 TFLOP/s of an H100 beside 290 GB/s, and kernels beside a collective are slower.
 constexpr double kFlopsPerByte = 3000.0;
 // The ranks of cp may lie on several hosts, whose network is slower.
 constexpr double kFlopsPerContextByte = 9000.0;
-// No more weight gradients wait than are worth so many collectives: what they read lives on.
+// At most as many weight gradients wait as are worth this many collectives: what they read lives
+// on.
 constexpr double kMostWaiting = 9.0;
 // At most this many collectives of a forward are covered.
 constexpr int kMostLeft = 8;
@@ -152,7 +153,7 @@ class Cover {
     });
   }
 
-  // A weight gradient yields nothing but what it adds into gradient storage.
+  // A weight gradient has no output but what it adds into gradient storage.
   bool can_wait(int32_t i) const {
     const Node& node = graph_.node(i);
     const bool is_gradient = node.label.phase == Phase::kBackward && node.label.block >= 0 &&
@@ -360,7 +361,7 @@ class Cover {
   std::deque<Waiting> waiting_;
   std::set<int32_t> companions_;                  // of weight gradients, which they precede
   std::map<int32_t, std::vector<int32_t>> with_;  // by weight gradient
-  std::map<Value, Flight> flights_;               // by what collectives yield
+  std::map<Value, Flight> flights_;               // by outputs of collectives
 };
 
 }  // namespace

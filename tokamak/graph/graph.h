@@ -1,6 +1,6 @@
 // The one static training graph: SSA over global shapes.
 //
-// A node applies an op to values and yields values, and every node stands before its uses. Leaves
+// A node applies an op to values and returns values, and every node stands before its uses. Leaves
 // read named State (graph/state.h). Storage is written only by donation: an op whose rules declare
 // a `must` alias consumes that input's storage, so an update of State is an op whose output must
 // alias a State leaf, and no later node may read the old value. An output that *accumulates* goes

@@ -171,7 +171,7 @@ struct OpRules {
   bool is_composite = false;
   bool is_communication = false;
   bool has_side_effect = false;  ///< runs although nothing reads its outputs
-  bool is_sum = false;           ///< yields the sum of its two inputs
+  bool is_sum = false;           ///< returns the sum of its two inputs
   bool is_kept = false;          ///< kept for the backward whatever a recompute policy says
   Types (*infer)(const void*, std::span<const TensorType>) = nullptr;
   std::vector<Strategy> (*place)(const void*, std::span<const TensorType>) = nullptr;
@@ -199,9 +199,9 @@ struct OpRules {
 /// another op), `group` (a CommGroup member, makes it a communication op, which has no kernel and
 /// is run by comm/), `kHasSideEffect` (never dead), `kIsKept` (never recomputed). Fusion uses
 /// `kIsSum`, `emitting(forward)` (turns a gradient whose first inputs are those of `forward` into
-/// one that also outputs what `forward` yields, bit for bit), and `after(producer)` (joins an op
+/// one that also outputs the result of `forward`, bit for bit), and `after(producer)` (joins an op
 /// with the `producer` whose first output is its first input; the joint op reads what the producer
-/// reads, then the op's other inputs, and yields the outputs of both).
+/// reads, then the op's other inputs, and returns the outputs of both).
 template <class T>
 concept Op = requires(const T op, std::span<const TensorType> types) {
   { T::kName } -> std::convertible_to<std::string_view>;

@@ -57,7 +57,7 @@ struct ModelSpec {
   bool scale_embedding = false;      ///< embeddings are multiplied by sqrt(dim)
   /// How many keys a query sees in each block, as Attention::window; empty: all in all of them.
   std::vector<int64_t> windows;
-  int64_t full_every = 0;  ///< every so many-th block has no window; 0: windows follow no pattern
+  int64_t full_every = 0;  ///< every N-th block has no window; 0: windows follow no pattern
   std::optional<RotarySpec> window_rope;  ///< in blocks with a window, where it is another
   bool scale_attention = true;            ///< scores are divided by sqrt(query_scalar)
   double query_scalar = 0.0;              ///< 0 stands for head_dim

@@ -12,7 +12,7 @@ class HfFields;
 
 /// Returns the config.json that transformers would write for the text model inside, or nothing if
 /// `f`, which is parsed from `text`, describes no such model. Throws Error "WHAT: ..." if the text
-/// model is none of ours.
+/// model is unknown.
 std::optional<std::string> text_model_config(const HfFields& f, std::string_view text);
 
 /// Returns the architectures of such models.

@@ -61,7 +61,7 @@ void require_layer_types(const HfFields& f, const ModelSpec& c) {
     const bool has_window = window_of(c, i) > 0;
     TOK_REQUIRE(slides[static_cast<size_t>(i)] == has_window,
                 "{}: \"layer_types\": layer {} {} a window in {}, whatever \"layer_types\" says: "
-                "remove it, or name the architecture that it is of",
+                "remove it, or name the architecture that it belongs to",
                 f.what(), i, has_window ? "has" : "has not", c.family->architecture);
   }
 }

@@ -84,7 +84,7 @@ class Bench {
     return graph_.read(states_.declare({.name = name, .type = type, .kind = StateKind::kInput}));
   }
 
-  // Adds so many tasks that a graph pays for a stretch of them and the op's.
+  // Adds enough tasks that a graph pays for the stretch of them and the op.
   void pad() {
     const Value x = leaf("pad", {.dtype = DType::kF32, .dims = {1}});
     for (int i = 0; i < 4; ++i) {
@@ -163,7 +163,7 @@ class Bench {
   std::vector<StateId> results_;
 };
 
-// A fused op as the ops that it is of.
+// Expands a fused op into the ops it replaces.
 struct Apart {
   static constexpr std::string_view kName = "apart";
   FusedFloat8 op;

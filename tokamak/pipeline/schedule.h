@@ -52,10 +52,10 @@ struct PipelineSchedule {
 void check_schedule(const PipelineSchedule& schedule);
 
 /// Returns for each stage the greatest number of microbatches whose forward has begun and whose
-/// last backward item has not ended: it needs so many slots of saved activations.
+/// last backward item has not ended: it needs this many slots of saved activations.
 std::vector<int> slots_of(const PipelineSchedule& schedule);
 
-/// Returns the same for each rank over all its stages at once: it holds activations of so many
+/// Returns the same for each rank over all its stages at once: it holds activations of this many
 /// chunks.
 std::vector<int> chunks_in_flight(const PipelineSchedule& schedule);
 

@@ -35,7 +35,7 @@ struct ChunkStep {
   int microbatch = 0;
 };
 
-// Each group has at least `group_size` microbatches where there are so many. Sizes are as equal as
+// Each group has at least `group_size` microbatches where there are enough. Sizes are as equal as
 // they can be, larger ones first.
 std::vector<int> group_sizes(int num_microbatches, int group_size) {
   const int num_groups = std::max(1, num_microbatches / group_size);

@@ -34,9 +34,9 @@ struct StageSplit {
 /// Without either it deals the layers evenly in model order over the stages, where the embedding
 /// counts as `first_stage_less_layers` and norm with head as `last_stage_less_layers`; earlier
 /// stages take the remainder. Only the first and the last stage may have no layers. The number of
-/// stages is `num_stages`, or follows from `layers_per_stage` (at most so many per stage), or from
-/// the schedule: its default, or one per rank where the layers are too few for two. One rank is
-/// one stage, whatever the keys say.
+/// stages is `num_stages`, or follows from `layers_per_stage` (at most this many per stage), or
+/// from the schedule: its default, or one per rank where the layers are too few for two. One rank
+/// is one stage, whatever the keys say.
 ///
 /// Throws Error with the key, what was wanted and what was got. The schedule decides which rank has
 /// which stage: PipelineSchedule::rank_of_stage.

@@ -66,7 +66,7 @@ RankStep step_of(const Plan& plan, const Mesh& mesh, int rank, int num_microbatc
 /// Returns the step as a text, equal for equal steps.
 std::string to_text(const RankStep& step);
 
-/// Does the reverse. Throws Bug where the text is none of to_text().
+/// Does the reverse. Throws Bug where the text was not written by to_text().
 RankStep parse_rank_step(std::string_view text);
 
 /// Whether the op joins two ranks that do not do the same.

@@ -253,8 +253,8 @@ void PlannedRun::set_float8(CompileOptions& options) const {
   options.trades_time = shape_.trades_time && (has_goal || options.target.backend == "gpu");
 }
 
-// Returns the state of as many units, from the first on, as hold so many bytes. Masters that others
-// read than the update and casts are not among it.
+// Picks State to offload, unit by unit, until `bytes` is reached. Masters that ops other than the
+// update and casts read stay on the device.
 std::vector<StateId> PlannedRun::offloaded(const std::vector<UpdateUnit>& units,
                                            int64_t bytes) const {
   const bool moves_masters = shape_.training.compute != shape_.training.master;

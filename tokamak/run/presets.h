@@ -34,7 +34,7 @@ struct Preset {
 /// Returns all presets in the catalog's order.
 const std::vector<Preset>& all_presets();
 
-/// Throws Error that names the nearest preset if there is none of this name.
+/// Throws Error that names the nearest preset if no preset has this name.
 const Preset& find_preset(const std::string& name);
 
 /// Returns its configuration, with `overrides` ("--section.key=value") after its own.

@@ -1,4 +1,4 @@
-// The fastest plans for a model and a batch on so many devices: estimates order them, plan pricing
+// The fastest plans for a model and a batch on N devices: estimates order them, plan pricing
 // decides (docs/pricing.md).
 #pragma once
 

@@ -1,4 +1,4 @@
-// The plans among which a search chooses: every way to split a step's batch over so many devices.
+// The plans among which a search chooses: every way to split a step's batch over N devices.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct SearchPoint {
   int64_t num_microbatches = 1;
   std::string schedule = "1F1B";  ///< of a pipeline
   int layers_per_stage = 0;       ///< 0 = the schedule's own number of stages
-  int ends_weigh = 0;             ///< embedding and head count as so many layers
+  int ends_weigh = 0;             ///< embedding and head count as this many layers
   RecomputeChoice recompute = RecomputeChoice::kNone;
   std::string context = "allgather";  ///< parallelism.context_parallel_rotate_method
   std::string sharding = "fsdp";      ///< parallelism.data_parallel_type
@@ -82,7 +82,7 @@ class PipelineShapes {
  public:
   explicit PipelineShapes(int num_layers) : num_layers_(num_layers) {}
 
-  /// Returns null if the schedule cannot have such stages of so many layers, or refuses the
+  /// Returns null if the schedule cannot have such stages of this many layers, or refuses the
   /// microbatches. REQUIRES: `point` has a pipeline.
   const price::PipelineShape* outline(const SearchPoint& point);
 

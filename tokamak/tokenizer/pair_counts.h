@@ -1,4 +1,4 @@
-// The inner loop of training, which keeps words as ids and yields the most frequent pair first.
+// The inner loop of training, which keeps words as ids and returns the most frequent pair first.
 #pragma once
 
 #include <cstdint>

@@ -24,7 +24,7 @@
 
 namespace tokamak {
 
-// State and plan of "append S tokens to each of so many texts, then logits of one of them each".
+// State and plan of "append S tokens to each of B texts, then logits of one of them each".
 struct AppendStep {
   int64_t texts = 0;
   int64_t length = 0;

@@ -136,7 +136,7 @@ std::vector<TensorSource> to_hf_weights(std::span<const TensorSource> tensors,
       continue;
     }
     const auto name = hf_name_of_meta(tensor.name);
-    TOK_REQUIRE(name.has_value(), "tensor {} is none of a Llama in Meta's naming",
+    TOK_REQUIRE(name.has_value(), "{} is not a tensor name of Meta's Llama checkpoints",
                 shown(tensor.name));
     const int64_t count = heads_in(*name, heads);
     out.push_back(renamed(count > 0 ? neighbours_to_halves(tensor, count) : tensor, *name));

@@ -194,7 +194,8 @@ TEST(WeightNames, strangers_are_refused) {
   const std::vector<TensorSource> mixed{pattern("norm.weight", DType::kF32, {2}),
                                         pattern("layers.0.attention.wq.bias", DType::kF32, {2}),
                                         pattern("rope.freqs", DType::kF32, {2})};
-  EXPECT_ERROR(to_hf_weights(mixed, heads), "\"layers.0.attention.wq.bias\" is none of a Llama");
+  EXPECT_ERROR(to_hf_weights(mixed, heads),
+               "\"layers.0.attention.wq.bias\" is not a tensor name of Meta");
 }
 
 }  // namespace

@@ -31,7 +31,7 @@ class YarnRamp {
  public:
   YarnRamp(int64_t head_dim, double theta, const RopeScaling& s) {
     const auto dim = static_cast<double>(head_dim);
-    // The pair that turns so many times over the original context.
+    // The pair that turns this many times over the original context.
     const auto pair_of = [&](double turns) {
       return dim * std::log(s.original_max_position_embeddings / (turns * kTwoPi)) /
              (2.0 * std::log(theta));

@@ -25,7 +25,7 @@ __global__ void stage(const __grid_constant__ Inputs in, int rows, bool keeps, u
   }
 }
 
-// The largest values of so many sites: one of two formats each.
+// The largest values of N sites: one of two formats each.
 struct Formats {
   static constexpr int kMost = 4096;
   float largest[2];

@@ -173,7 +173,7 @@ class Float8Fuser {
     return true;
   }
 
-  // Returns the pass that takes the maximum of output `y` of node `i` which node `j` yields, or
+  // Returns the pass that takes the maximum of output `y` of node `i` that node `j` returns, or
   // reduces over ranks, if the op can.
   std::optional<Pass> maximum_for(int32_t i, const AnyOp& op, int y, int32_t j) const {
     const bool is_reduced = graph_.node(j).as<AllReduce>() != nullptr;

@@ -1,4 +1,4 @@
-// Ops that take maxima of what they yield, or yield its codes, in the kernel that computes it.
+// Ops that also take the amax of their output, or quantize it, in the kernel that computes it.
 #pragma once
 
 #include <variant>

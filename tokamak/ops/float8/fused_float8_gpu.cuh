@@ -1,4 +1,4 @@
-// The kernels of ops that take maxima of what they yield or make its codes.
+// The kernels of ops that take the amax of their output or quantize it.
 #pragma once
 
 #include "tokamak/ops/attention/rope.h"
@@ -11,7 +11,7 @@
 
 namespace tokamak::gpu {
 
-/// What a kernel makes of output_with_maximum() besides what the op yields.
+/// What a kernel makes of output_with_maximum() besides the op's output.
 struct FusedOutput {
   bool stores = true;          ///< the output itself; only codes of rows may take its place
   bool stores_others = true;   ///< the other outputs

@@ -1,4 +1,4 @@
-// Maxima and codes of what the gradients of packed gates and of GELU yield, tile by tile, of which
+// Maxima and quantized values of the gradients of packed gates and of GELU, tile by tile, of which
 // no value needs to be stored.
 #pragma once
 

@@ -138,7 +138,7 @@ struct Invert {
   __device__ void operator()(int64_t i) const { inverse[i] = 1.0F / scale(i); }
 };
 
-// Makes codes under one scale, as x lies; the first thread yields the inverse scale.
+// Quantizes under one scale, as x lies; the first thread writes the inverse scale.
 template <class Format, class T>
 struct EncodeFlat {
   static constexpr int kSize = 16;

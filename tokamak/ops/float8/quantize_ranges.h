@@ -41,7 +41,7 @@ struct AmaxRanges {
 /// under the maximum of its site (ScaleGrid::kTensor); elements outside all ranges become 0. Ranges
 /// ascend and do not overlap. With `is_delayed` a third input holds rows of a table of delayed
 /// scales (amax_history.h), one for each site, whose scales are taken where there are any; with
-/// `has_amax` the last output is what amax_ranges yields.
+/// `has_amax` the last output is that of amax_ranges.
 struct QuantizeRanges {
   static constexpr std::string_view kName = "quantize_ranges";
   static constexpr int64_t kStride = 4;  ///< cuBLASLt reads a scale at a multiple of 16 bytes

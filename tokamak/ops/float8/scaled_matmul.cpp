@@ -116,7 +116,7 @@ Types ScaledMatmul::infer(std::span<const TensorType> in) const {
               "scaled_matmul: inner dims differ: a is {}, b is {}", to_string(in[0].dims),
               to_string(in[2].dims));
   TOK_REQUIRE(out == DType::kF32 || out == DType::kBF16,
-              "scaled_matmul: yields float32 or bfloat16");
+              "scaled_matmul: returns float32 or bfloat16");
   TOK_REQUIRE((a_grid == ScaleGrid::kMx) == (b_grid == ScaleGrid::kMx),
               "scaled_matmul: scales by {} and by {} do not go together", name_of(a_grid),
               name_of(b_grid));

@@ -1,4 +1,4 @@
-// The kernels of both kinds of norm, of sums too. An epilogue takes what they yield.
+// The kernels of both kinds of norm, of sums too. An epilogue takes their output.
 #pragma once
 
 #include <cstring>

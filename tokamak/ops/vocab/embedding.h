@@ -8,7 +8,7 @@ namespace tokamak {
 // V vocabulary, D embed.
 
 /// y[.., :] = table[tokens[..] - first_row, :]; inputs tokens i32 [..], table [V, D]; y has the
-/// table's dtype. An id outside the table yields a row of zeros: another rank has its row (the
+/// table's dtype. An id outside the table gives a row of zeros: another rank has its row (the
 /// loader refuses ids that no rank has).
 struct Embedding {
   static constexpr std::string_view kName = "embedding";

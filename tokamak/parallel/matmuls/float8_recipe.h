@@ -32,7 +32,7 @@ struct Float8Recipe {
   bool fast_dw = false;
   bool shares_scales = true;  ///< among weights of one input, and among their output gradients
   int64_t history_len = 0;    ///< maxima of which delayed scales follow; 0: scales are not delayed
-  int margin = 0;             ///< delayed scales leave so many powers of two above the maximum
+  int margin = 0;             ///< delayed scales leave this many powers of two above the maximum
   bool most_recent = false;   ///< delayed scales follow from the newest maximum, not the greatest
   bool emulate = false;       ///< the same codes are multiplied in fp32, on any device
   bool keeps_transposed = false;  ///< codes of weights that stay for a step, for the backward

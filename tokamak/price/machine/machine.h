@@ -53,7 +53,7 @@ struct Device {
   /// twice the mean. A shorter longest tile adds less; attention takes at least whole waves.
   double attention_forward_tail = 0.0;
   double attention_backward_tail = 0.0;
-  /// The softmax of a tile takes as long as matmuls over so many more columns of the head; the
+  /// The softmax of a tile takes as long as matmuls over this many more columns of the head; the
   /// efficiencies hold for head dim 128.
   double attention_softmax_columns = 48.0;
   double attention_backward_softmax_columns = 48.0;
@@ -124,7 +124,7 @@ struct Level {
   /// Rate at which a device stores what its last ring neighbour sent, passing nothing on; 0 = this
   /// is part of `efficiency`.
   double ring_end_bytes_per_s = 0.0;
-  int switch_reduce_min_devices = 0;       ///< all-reduce in the switch from so many; 0 = none
+  int switch_reduce_min_devices = 0;       ///< all-reduce in the switch from this many on; 0 = none
   double switch_reduce_bytes_per_s = 0.0;  ///< of the buffer
   double switch_reduce_base_s = 0.0;
   double oversubscription = 1.0;
@@ -251,7 +251,7 @@ void validate(const Machine& machine);
 /// Throws Error that begins with `who` if the fabric connects fewer devices.
 void require_devices(const Machine& machine, int64_t num_devices, std::string_view who);
 
-/// Returns the machine as a job of so many devices finds it, if the innermost domain is a rack of
+/// Returns the machine as a job of `devices` devices finds it, if the innermost domain is a rack of
 /// several nodes and a scheduler takes equally many nodes of every rack, the most that divide the
 /// job's (Slurm's --segment): for 128 devices 64 in each of two racks of 72. Returns it unchanged
 /// if racks are filled, if that is under half a rack, if there are too few racks, or if --set says

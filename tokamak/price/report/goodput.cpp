@@ -67,7 +67,7 @@ CheckpointCost checkpoint_cost(const SavedState& state, double hidden_s, const M
   cost.rank_bytes = state.bytes / state.num_ranks * state.num_replicas;
   cost.has_storage = storage.write_bytes_per_s > 0.0 || storage.total_bytes_per_s > 0.0;
   const auto seconds = [](double bytes, double rate) { return rate > 0.0 ? bytes / rate : 0.0; };
-  // Returns the seconds of so many nodes at once, each with so many ranks' bytes.
+  // Returns the seconds of `nodes` nodes at once, each with the bytes of its ranks.
   const auto storage_s = [&](int num_nodes, int ranks, double own) {
     const double fair = storage.total_bytes_per_s / num_nodes;
     const double rate = own == 0.0 || fair == 0.0 ? std::max(own, fair) : std::min(own, fair);

@@ -49,7 +49,7 @@ struct CheckpointCost {
 /// `hidden_s` = until the optimizer next writes what is being copied.
 CheckpointCost checkpoint_cost(const SavedState& state, double hidden_s, const Machine& machine);
 
-/// Returns the model of a job of so many devices that saves at this cost.
+/// Returns the model of a job of N devices that saves at this cost.
 FailureModel failure_model(int num_ranks, const CheckpointCost& cost, const Machine& machine);
 
 /// Returns the fewest spare nodes that suffice 99 times in 100, if each of `num_nodes` is down with

@@ -7,7 +7,7 @@
 namespace tokamak::price {
 namespace {
 
-// Beyond so many microbatches per rank, and beyond the least number, a schedule only repeats
+// Beyond this many microbatches per rank, and beyond the least number, a schedule only repeats
 // itself.
 constexpr int kRepeatsAfter = 3;
 constexpr int kLeastRepeatsAfter = 48;

@@ -35,13 +35,13 @@ struct PipelineShape {
   bool is_split = false;
   std::vector<int> in_flight;  ///< by rank: microbatches of any of its stages, forward to the end
 
-  /// Set by add_items(): the items of all microbatches, or of so many that more only repeat, and
+  /// Set by add_items(): the items of all microbatches, or of enough that more only repeat, and
   /// then also those of one round less.
   ItemLists items;
   ItemLists shorter;
 };
 
-/// REQUIRES: stages are in model order, as many as the schedule `name` has on so many ranks.
+/// REQUIRES: stages are in model order, as many as the schedule `name` has on that many ranks.
 PipelineShape pipeline_outline(const std::string& name, int num_ranks,
                                std::vector<StageModules> stages, int num_microbatches);
 

@@ -42,7 +42,7 @@ struct Slices {
   bool of_copies = false;  ///< compute copies too: weights are gathered whenever they are used
 };
 
-/// Returns the bytes of masters, moments, gradients and compute copies of so many parameters.
+/// Returns the bytes of masters, moments, gradients and compute copies of N parameters.
 double state_bytes(double elements, const ElementBytes& bytes, const Slices& slices);
 
 /// The items of a stage from and up to which its values are held; kBackwardInput stands for a

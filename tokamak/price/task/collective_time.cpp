@@ -25,7 +25,7 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 struct Stage {
   const Level* level = nullptr;
   double inner = 1.0;    ///< members of a domain below, the most
-  double outward = 1.0;  ///< the fewest: so many links carry what leaves such a domain
+  double outward = 1.0;  ///< the fewest links that carry what leaves such a domain
   double count = 1.0;    ///< domains below in one of this level, the most
   double fewest = 1.0;   ///< members of a domain of this level
   double peers = 0.0;    ///< of a member, in other domains below: the most

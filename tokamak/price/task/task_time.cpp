@@ -235,7 +235,7 @@ double TaskTimes::compute_seconds(const Task& task, const Cost& cost, const Task
   const double bytes = bytes_of(task, cost, run.is_first);
   switch (cost.kind) {
     case Cost::Kind::kGemm:
-      TOK_CHECK(cost.product, "{} does not state what it yields", task.rules->name);
+      TOK_CHECK(cost.product, "{} does not state its output", task.rules->name);
       return product_seconds(task, cost, bytes, run);
     case Cost::Kind::kAttention:
       TOK_CHECK(cost.attention, "{} states no attention", task.rules->name);

@@ -31,7 +31,7 @@ int64_t bytes_of_copy(std::span<const TensorPiece> pieces) {
   return bytes;
 }
 
-// The pages of the copy are taken and pinned in parts of so many bytes, whole blocks of a shard.
+// The pages of the copy are taken and pinned in parts of this many bytes, whole blocks of a shard.
 constexpr int64_t kPartOfCopy = int64_t{32} << 20;
 
 // Libraries of a device may take memory later on.

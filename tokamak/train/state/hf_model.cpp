@@ -17,7 +17,7 @@
 namespace tokamak {
 namespace {
 
-// A file may have so many bytes; the largest in use have 35 MB.
+// A file may have this many bytes; the largest in use have 35 MB.
 constexpr int64_t kTokenizerBytes = int64_t{128} << 20;
 constexpr std::array kTokenizerFiles{"tokenizer.json",
                                      "tokenizer_config.json",

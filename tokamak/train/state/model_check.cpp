@@ -96,7 +96,7 @@ std::vector<TensorSource> parameters_of_model(const ModelSpec& config,
     const auto wanted = model.dims.find(tensor.name);
     if (wanted == model.dims.end()) {
       TOK_REQUIRE(tensor.name == kHead,
-                  "{}: tensor {} is none of the model that is configured ({} layers, {})", where,
+                  "{}: tensor {} is not one of the configured model ({} layers, {})", where,
                   shown(tensor.name), config.num_layers,
                   config.tied ? "a tied head" : "a head of its own");
       tied_head = &tensor;

@@ -44,7 +44,7 @@ void require_no_other_parameters(const CheckpointReader& checkpoint, const Model
   const auto& found = checkpoint.manifest().tensors;
   for (const auto& [name, type] : found) {
     TOK_REQUIRE(wanted.contains(name) || !found.contains("optimizer.m." + name),
-                "{} holds {}, which is none of the model that is configured ({} layers): it was "
+                "{} holds {}, which is not in the configured model ({} layers): it was "
                 "written by a run of another model",
                 checkpoint.folder().string(), name, model.num_layers);
   }

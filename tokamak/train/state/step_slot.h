@@ -56,7 +56,7 @@ class StepSlot {
   void clear();
   void seal(int64_t step, const std::string& text, int64_t data_bytes, uint64_t data_hash);
 
-  /// Returns the header if the copy was finished and holds so many bytes of data.
+  /// Returns the header if the copy was finished and holds `bytes` bytes of data.
   std::optional<StepHeader> header(int64_t data_bytes) const;
 
   Json train_state(const StepHeader& header) const;
