@@ -175,9 +175,6 @@ TEST_P(Float8Recompute, has_the_same_bits_in_all_modes) {
   const std::vector<RecomputePolicy> policies{
       {.emit_on_backward = false},
       {.mode = Mode::kFull},
-      {.saved_ops = {"attention"},
-       .halved_ops = {"linear", "scaled_matmul"},
-       .mode_of_block = {{0, Mode::kFull}, {1, Mode::kSelectiveOps}}},
       {.mode = Mode::kSelectiveOps,
        .saved_ops = {"attention"},
        .halved_ops = {"linear", "scaled_matmul"}},

@@ -104,10 +104,7 @@ TEST(Recompute, every_mode_gives_the_same_bits_and_less_memory) {
       {.mode = kFull},
       {.mode = kSelectiveLayers, .every_nth_block = 2},
       {.mode = kSelectiveOps, .saved_ops = {"add"}, .halved_ops = {"linear"}},
-      {.saved_ops = {"add"},
-       .halved_ops = {"linear"},
-       .mode_of_block = {{0, kFull}, {2, kSelectiveOps}}},
-      {.mode = kMemoryBudget, .mode_of_block = {{1, kFull}}}};
+      {.mode = kMemoryBudget}};
   for (const RecomputePolicy& policy : policies) {
     int64_t peak = 0;
     EXPECT_EQ(Tower().run({.recompute = policy}, 2, &peak), want);

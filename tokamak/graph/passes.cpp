@@ -80,8 +80,8 @@ namespace {
 
 using Mode = RecomputePolicy::Mode;
 
-// Decides for each node whether its outputs are kept for the backward, by a rule for each op. All
-// are kept in blocks that have a budget.
+// Decides for each node whether its outputs are kept for the backward, by a rule for each op; all
+// are kept if there is a budget.
 std::vector<bool> kept_by_rule(const Graph& graph, const RecomputePolicy& policy) {
   std::vector<bool> kept(graph.size());
   for (int32_t i = 0; i < graph.size(); ++i) kept[i] = !graph.node(i).is_dropped;
@@ -91,12 +91,10 @@ std::vector<bool> kept_by_rule(const Graph& graph, const RecomputePolicy& policy
     const bool in_block = node.label.phase == Phase::kForward && node.label.block >= 0;
     if (node.is_leaf() || node.is_dropped || !in_block || acts(node) || node.rules->is_kept)
       continue;
-    // In a block that keeps less, what the ranks send each other is as in other blocks.
-    const Mode mode = node.rules->is_communication ? policy.mode : policy.mode_in(node.label.block);
-    bool keep = mode == Mode::kNone || mode == Mode::kMemoryBudget;
-    if (mode == Mode::kSelectiveLayers) {
+    bool keep = policy.mode == Mode::kNone || policy.mode == Mode::kMemoryBudget;
+    if (policy.mode == Mode::kSelectiveLayers) {
       keep = (node.label.block + 1) % policy.every_nth_block != 0;
-    } else if (mode == Mode::kSelectiveOps) {
+    } else if (policy.mode == Mode::kSelectiveOps) {
       keep = policy.saved_ops.contains(node.rules->name);
       if (policy.halved_ops.contains(node.rules->name)) {
         keep = seen[{node.label.block, node.rules->name}]++ % 2 == 0;
@@ -356,7 +354,7 @@ class Recomputer {
 Graph recompute(const Graph& graph, const StateLayout& layout, const RecomputePolicy& policy) {
   TOK_CHECK(policy.every_nth_block >= 1, "every {}th block", policy.every_nth_block);
   const auto is_dropped = [&](int32_t i) { return graph.node(i).is_dropped; };
-  bool any = policy.mode != Mode::kNone || !policy.mode_of_block.empty();
+  bool any = policy.mode != Mode::kNone;
   for (int32_t i = 0; i < graph.size() && !any; ++i) any = is_dropped(i);
   if (!any) return graph;
   return Recomputer(graph, kept_nodes(graph, layout, policy)).run();

@@ -2,7 +2,6 @@
 // tests print the graphs before and after.
 #pragma once
 
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -31,15 +30,8 @@ struct RecomputePolicy {
   std::set<std::string, std::less<>>
       halved_ops;              ///< kSelectiveOps: every second one in a block is kept (matmuls)
   double memory_budget = 0.5;  ///< kMemoryBudget: see `kept_within_budget`
-  std::map<int32_t, Mode>
-      mode_of_block;  ///< kFull or kSelectiveOps for single blocks; communication is by `mode`
   bool emit_on_backward =
       true;  ///< gradient nodes recompute what they can (fuse.h), whatever the mode
-
-  Mode mode_in(int32_t block) const {
-    const auto own = mode_of_block.find(block);
-    return own == mode_of_block.end() ? mode : own->second;
-  }
 };
 
 /// Clones forward nodes of blocks into the backward, just before their first use there. The clones

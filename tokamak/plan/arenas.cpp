@@ -116,7 +116,7 @@ int64_t pack_scratch(Buffers& b, int32_t segment, int64_t base) {
                      .last = held == b.held_until.end() ? b.order(i) : held->second,
                      .bytes = align(bytes)});
   }
-  const int64_t need = b.packing == Packing::kTight ? pack_tightly(lives) : pack(lives);
+  const int64_t need = pack(lives);
   for (size_t k = 0; k < owners.size(); ++k) owners[k]->offset = base + lives[k].offset;
   for (size_t k = 0; k < workspace_nodes.size(); ++k) {
     b.workspace_offset[workspace_nodes[k]] = base + lives[owners.size() + k].offset;

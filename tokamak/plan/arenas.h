@@ -9,10 +9,6 @@ namespace tokamak {
 /// bytes needed. It places the largest first, each at the lowest offset that fits.
 int64_t pack(std::vector<Lifetime>& lifetimes);
 
-/// Places lifetimes as pack() does, but tries other orders, too, and keeps the one that needs the
-/// fewest bytes. It takes much longer.
-int64_t pack_tightly(std::vector<Lifetime>& lifetimes);
-
 /// Chooses the arena of each storage from the segments that write and read it. Throws Bug where a
 /// value of a microbatch is read once a step.
 void choose_arenas(Buffers& b);

@@ -82,13 +82,12 @@ void fill_memory_table(Buffers& b) {
 
 Plan assign_buffers(const Graph& graph, const StateLayout& layout,
                     const std::vector<SegmentNodes>& segments, const ChosenVariants& variants,
-                    const Target& target, Packing packing) {
+                    const Target& target) {
   Buffers b{.graph = graph,
             .layout = layout,
             .segments = segments,
             .variants = variants,
-            .target = target,
-            .packing = packing};
+            .target = target};
   number_nodes(b);
   find_last_uses(b);
   place_values(b);

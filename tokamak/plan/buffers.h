@@ -24,11 +24,6 @@ struct SegmentNodes {
 /// Variants by node index (null for leaves and views).
 using ChosenVariants = std::vector<const Variant*>;
 
-enum class Packing : uint8_t {
-  kBySize,  ///< of scratch: pack()
-  kTight    ///< pack_tightly()
-};
-
 /// Assigns every operand, the arenas and slot classes (one slot each) of the plan and its waits.
 /// Throws Bug if bytes of a value are read after a later node has written over them, or if a
 /// once-a-step segment reads a value of a microbatch.
@@ -38,6 +33,6 @@ enum class Packing : uint8_t {
 /// stream reaches the second next task of the same op: as in double buffering, two are in flight.
 Plan assign_buffers(const Graph& graph, const StateLayout& layout,
                     const std::vector<SegmentNodes>& segments, const ChosenVariants& variants,
-                    const Target& target, Packing packing = Packing::kBySize);
+                    const Target& target);
 
 }  // namespace tokamak

@@ -12,16 +12,8 @@ namespace tokamak {
 
 struct CompileOptions {
   RecomputePolicy recompute;
-  bool fuse = true;  ///< sums and neighbours (fuse.h)
-  /// Maxima and codes with what they are of; codes of tiles only where the peak does not rise, or
-  /// not above the goal (fused_float8.h).
-  bool fuse_float8 = true;
-  /// The peak in bytes above which codes are made in a slower way if that needs less memory; 0 =
-  /// any peak will do.
-  int64_t peak_goal = 0;
-  /// Where no other plan keeps to the goal, weights are gathered late, buffers are packed in other
-  /// orders, blocks are recomputed beyond `recompute`, and codes of the head are made again.
-  bool trades_time = false;
+  bool fuse = true;         ///< sums and neighbours (fuse.h)
+  bool fuse_float8 = true;  ///< maxima and codes with what they are of (fused_float8.h)
   Target target;
   bool split_backward =
       false;  ///< forward and backward as two segments, as pipeline stages need them

@@ -182,9 +182,7 @@ struct Plan {
   GroupTable groups;                ///< named by its communication tasks
   std::vector<Carrier> carriers;    ///< by group (plan/carriers.h); empty = kernels carry all
   std::vector<ScheduleItem> items;  ///< one step, where a pipeline schedule was planned
-  /// Blocks of which less is kept than the policy says (CompileOptions::trades_time).
-  std::vector<int32_t> leaner_blocks;
-  bool device_graphs = false;  ///< a device records stretches of tasks once and replays them
+  bool device_graphs = false;       ///< a device records stretches of tasks once and replays them
 
   /// Returns the order in which segments run in a step of `num_microbatches`: `items`, or
   /// once-a-step segments around the microbatches.

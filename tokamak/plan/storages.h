@@ -83,7 +83,6 @@ struct Buffers {
   const std::vector<SegmentNodes>& segments;
   const ChosenVariants& variants;
   const Target& target;
-  Packing packing = Packing::kBySize;
   std::vector<int32_t> segment_of_node = {};
   std::vector<int32_t> order_of_node = {};
   std::vector<std::vector<Placed>> placed_values = {};  ///< by node, output

@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
@@ -65,19 +64,6 @@ AxisSet unlike_axes(const ModelSpec& model, const Mesh& mesh) {
 
 bool fuses_float8(const RunShape& shape) {
   return shape.float8 && shape.float8->recipe.fuses;
-}
-
-// Returns the shape of the same training in the compute dtype.
-RunShape without_float8(RunShape shape) {
-  shape.float8.reset();
-  shape.validation.reset();
-  shape.offload = {};
-  return shape;
-}
-
-// Whether a run's memory is compared with that of the same run in the compute dtype.
-bool needs_goal(const RunShape& shape) {
-  return shape.float8 && shape.trains && shape.peak_goal == 0;
 }
 
 int pipeline_rank(const DistributeOptions& o) {
@@ -153,10 +139,6 @@ WholeGraphs::WholeGraphs(const ModelSpec& config, const RunShape& given, const T
   notes_ = std::move(marked.notes);
   float8_line_ = std::move(marked.line);
   training_placements_ = decide_placements(training_, o.mesh, axes_of(config), o.sequence_parallel);
-  if (needs_goal(shape)) {
-    without_float8_ =
-        std::make_unique<const WholeGraphs>(config, tokamak::without_float8(given), target);
-  }
   if (!shape.validation) return;
   validation_.emplace(states_);
   build_validation_graph(*validation_, config, of_all_ranks(*shape.validation, o.mesh));
@@ -168,33 +150,18 @@ PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Tar
   const std::string why_no_codes = why_no_float8(shape.float8, target);
   TOK_REQUIRE(why_no_codes.empty(), "model.converters: {}", why_no_codes);
   if (mesh().size() == 1 && target.backend != "gpu") {
-    if (needs_goal(shape))
-      peak_without_float8_ = PlannedRun(config, without_float8(shape), target).peak_bytes();
     plan_one_rank(target);
   } else {
-    const WholeGraphs whole(config, shape, target);
-    peak_without_float8_ = peak_without_float8(shape, target, whole);
-    plan_of_mesh(target, whole);
+    plan_of_mesh(target, WholeGraphs(config, shape, target));
   }
   finish(target);
 }
 
 PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target,
                        const WholeGraphs& whole)
-    : config_(config),
-      shape_(shape_for(shape, target)),
-      peak_without_float8_(peak_without_float8(shape, target, whole)) {
+    : config_(config), shape_(shape_for(shape, target)) {
   plan_of_mesh(target, whole);
   finish(target);
-}
-
-// Returns the planned bytes of the same training in the compute dtype, or 0 if `whole` lacks its
-// graph.
-int64_t PlannedRun::peak_without_float8(const RunShape& shape, const Target& target,
-                                        const WholeGraphs& whole) const {
-  const WholeGraphs* plain = whole.without_float8();
-  if (plain == nullptr) return 0;
-  return PlannedRun(config_, tokamak::without_float8(shape), target, *plain).peak_bytes();
 }
 
 void PlannedRun::finish(const Target& target) {
@@ -244,15 +211,6 @@ Graph PlannedRun::quantized(const Graph& graph, const Float8Groups& groups, bool
   return shape_.float8 ? quantize_matmuls(graph, shape_.float8->recipe, groups, has_scales) : graph;
 }
 
-// A run needs no more memory than with all matmuls in the compute dtype, if a plan can be made so.
-void PlannedRun::set_float8(CompileOptions& options) const {
-  options.fuse_float8 = fuses_float8(shape_);
-  if (!shape_.float8) return;
-  const bool has_goal = shape_.peak_goal > 0;
-  options.peak_goal = has_goal ? shape_.peak_goal : peak_without_float8_ - layout_.host_bytes;
-  options.trades_time = shape_.trades_time && (has_goal || options.target.backend == "gpu");
-}
-
 // Picks State to offload, unit by unit, until `bytes` is reached. Masters that ops other than the
 // update and casts read stay on the device.
 std::vector<StateId> PlannedRun::offloaded(const std::vector<UpdateUnit>& units,
@@ -281,13 +239,12 @@ PlannedRun::TrainingGraphs PlannedRun::quantized_training(const Graph& training,
 
 // Lays out State and plans `graphs`. What lies in host memory changes no other arena, so the bytes
 // that a first plan has too many are those to move.
-void PlannedRun::plan_training(const TrainingGraphs& graphs, CompileOptions options,
+void PlannedRun::plan_training(const TrainingGraphs& graphs, const CompileOptions& options,
                                const std::vector<UpdateUnit>& units) {
   if (!shape_.trains) return lay_out_states();
   const OffloadOptions& o = shape_.offload;
   const auto plan = [&](int64_t bytes_in_host) {
     lay_out_states(offloaded(units, bytes_in_host));
-    set_float8(options);
     plan_ = compile(graphs.graph, layout_, options);
     if (!graphs.without_scales) return;
     plan_without_scales_ = compile(*graphs.without_scales, layout_, options);
@@ -296,11 +253,6 @@ void PlannedRun::plan_training(const TrainingGraphs& graphs, CompileOptions opti
   plan(o.enable && !o.device_bytes ? INT64_MAX : 0);
   if (o.enable && o.device_bytes && plan_->peak_bytes() > *o.device_bytes)
     plan(plan_->peak_bytes() - *o.device_bytes);
-  if (plan_->leaner_blocks.empty()) return;
-  notes_.push_back(
-      fmt::format("float8: layers {} keep less than activation_checkpoint.mode says, so that "
-                  "memory is not above that in {}",
-                  fmt::join(plan_->leaner_blocks, ", "), name_of(shape_.training.compute)));
 }
 
 void PlannedRun::plan_one_rank(const Target& target) {
@@ -321,7 +273,10 @@ void PlannedRun::plan_one_rank(const Target& target) {
   }
   const TrainingGraphs graphs = quantized_training(training, {});
   const Graph quantized_validation = quantized(validation, {});
-  plan_training(graphs, {.recompute = shape_.recompute, .target = target}, parts.units);
+  plan_training(
+      graphs,
+      {.recompute = shape_.recompute, .fuse_float8 = fuses_float8(shape_), .target = target},
+      parts.units);
   pieces_ = whole_pieces(states_);
   add_float8_pieces(true);
   if (shape_.validation) {
@@ -382,6 +337,7 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   notes_.insert(notes_.end(), distributor.notes().begin(), distributor.notes().end());
   plan_training(graphs,
                 {.recompute = recompute_by_all(shape_.recompute, is_even),
+                 .fuse_float8 = fuses_float8(shape_),
                  .target = target,
                  .pipeline = training_items(o),
                  .overlaps_gathers = o.overlaps_gathers,

@@ -2,7 +2,6 @@
 // binds it.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -40,12 +39,6 @@ struct RunShape {
   /// False: only validation is planned, and gradients and moments take no memory.
   bool trains = true;
   RecomputePolicy recompute;
-  /// Whether a run in 8-bit floats on a GPU may take more time than it needs to, so that it needs
-  /// no more memory than one in the compute dtype (CompileOptions::trades_time).
-  bool trades_time = true;
-  /// If not 0, such a run may need this many bytes, on any device, instead of as many as in the
-  /// compute dtype.
-  int64_t peak_goal = 0;
   DeviceGraphs device_graphs = DeviceGraphs::kNever;  ///< of a GPU
   std::optional<Float8Options> float8;
   CopyEngines copy_engines = CopyEngines::kNever;  ///< of GPUs
@@ -72,10 +65,6 @@ class WholeGraphs {
 
   const Graph* validation() const { return validation_ ? &*validation_ : nullptr; }
 
-  /// Returns the training graph of the same run in the compute dtype; null if nothing is in 8-bit
-  /// floats.
-  const WholeGraphs* without_float8() const { return without_float8_.get(); }
-
   /// Says for people what was decided about matmuls.
   const std::vector<std::string>& notes() const { return notes_; }
 
@@ -87,7 +76,6 @@ class WholeGraphs {
   Graph training_;
   std::vector<NodePlacement> training_placements_;
   std::optional<Graph> validation_;
-  std::unique_ptr<const WholeGraphs> without_float8_;
   std::vector<std::string> notes_;
   std::string float8_line_;
 };
@@ -161,15 +149,12 @@ class PlannedRun {
     std::optional<Graph> without_scales;
   };
 
-  int64_t peak_without_float8(const RunShape& shape, const Target& target,
-                              const WholeGraphs& whole) const;
   Graph quantized(const Graph& graph, const Float8Groups& groups, bool has_scales = false) const;
   TrainingGraphs quantized_training(const Graph& training, const Float8Groups& groups) const;
   void lay_out_states(std::span<const StateId> in_host = {});
   std::vector<Plan*> made_plans();
   void add_float8_pieces(bool is_owner);
-  void set_float8(CompileOptions& options) const;
-  void plan_training(const TrainingGraphs& graphs, CompileOptions options,
+  void plan_training(const TrainingGraphs& graphs, const CompileOptions& options,
                      const std::vector<UpdateUnit>& units);
   std::vector<StateId> offloaded(const std::vector<UpdateUnit>& units, int64_t bytes) const;
   void plan_one_rank(const Target& target);
@@ -179,7 +164,6 @@ class PlannedRun {
 
   ModelSpec config_;
   RunShape shape_;
-  int64_t peak_without_float8_ = 0;  // with all State on the device
   StateTable states_;
   std::vector<TensorPiece> pieces_;
   StateLayout layout_;

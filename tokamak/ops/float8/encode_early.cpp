@@ -21,14 +21,13 @@ class EarlyCodes {
  public:
   explicit EarlyCodes(const Graph& graph) : graph_(graph), order_(graph) {}
 
-  std::optional<Graph> run() {
+  Graph run() {
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& node = graph_.node(i);
       if (!node.is_leaf() && node.label.phase == Phase::kBackward)
         backwards_[node.label.stage].push_back(i);
     }
     for (const auto& [stage, nodes] : backwards_) find(nodes);
-    if (!order_.moves_any()) return std::nullopt;
     return order_.finish();
   }
 
@@ -95,7 +94,7 @@ class EarlyCodes {
 
 }  // namespace
 
-std::optional<Graph> encode_early(const Graph& graph) {
+Graph encode_early(const Graph& graph) {
   return EarlyCodes(graph).run();
 }
 

@@ -1,8 +1,6 @@
 // Codes of saved values are made while the backward waits for its first gather.
 #pragma once
 
-#include <optional>
-
 #include "tokamak/graph/graph.h"
 
 namespace tokamak {
@@ -10,7 +8,7 @@ namespace tokamak {
 /// Moves nodes of a stage's backward that transpose or make codes of what its forward has saved,
 /// for weight gradients, in front of the first node that waits for a gather of tensor parallelism,
 /// if no matmul runs beside that gather: as many as take about as long. Only the order of nodes
-/// changes, so results keep their bits; the codes live longer. Returns nothing if no node moves.
-std::optional<Graph> encode_early(const Graph& graph);
+/// changes, so results keep their bits; the codes live longer.
+Graph encode_early(const Graph& graph);
 
 }  // namespace tokamak

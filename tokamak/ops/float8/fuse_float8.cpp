@@ -22,11 +22,8 @@ struct Pass {
 
 class Float8Fuser {
  public:
-  Float8Fuser(const Graph& graph, bool fuses_tiles)
-      : graph_(graph),
-        fuses_tiles_(fuses_tiles),
-        users_(static_cast<size_t>(graph.size())),
-        rewriter_(graph) {
+  explicit Float8Fuser(const Graph& graph)
+      : graph_(graph), users_(static_cast<size_t>(graph.size())), rewriter_(graph) {
     for (int32_t i = 0; i < graph.size(); ++i)
       for_each_use(graph.node(i), [&](Value v) { users_[v.node].emplace_back(v.out, i); });
     for (const Value v : graph.roots) users_[v.node].emplace_back(v.out, -1);
@@ -52,7 +49,7 @@ class Float8Fuser {
     const Node& node = graph_.node(i);
     if (node.is_leaf() || users_[i].empty()) return;
     const AnyOp op{.rules = node.rules, .op = node.op};
-    if (fuses_tiles_ && makes_codes_of_tiles(op) && find_codes_of_tiles(i, op)) return;
+    if (makes_codes_of_tiles(op) && find_codes_of_tiles(i, op)) return;
     if (makes_codes_of_rows(op) && find_codes_of_rows(i, op)) return;
     if (const int out = output_with_maximum(op); out >= 0) find_maximum(i, op, out);
   }
@@ -353,7 +350,6 @@ class Float8Fuser {
   }
 
   const Graph& graph_;
-  const bool fuses_tiles_;
   std::vector<std::vector<std::pair<int, int32_t>>> users_;  // by node: output and user
   Rewriter rewriter_;
   std::map<int32_t, std::vector<Pass>> passes_;  // by node that they replace
@@ -362,17 +358,8 @@ class Float8Fuser {
 
 }  // namespace
 
-Graph fuse_float8(const Graph& graph, bool fuses_tiles) {
-  return Float8Fuser(graph, fuses_tiles).run();
-}
-
-bool has_codes_of_tiles(const Graph& graph) {
-  for (int32_t i = 0; i < graph.size(); ++i) {
-    const auto* op = graph.node(i).as<FusedFloat8>();
-    if (op != nullptr && op->lone_maximum() == nullptr && makes_codes_of_tiles(op->first))
-      return true;
-  }
-  return false;
+Graph fuse_float8(const Graph& graph) {
+  return Float8Fuser(graph).run();
 }
 
 }  // namespace tokamak

@@ -80,26 +80,13 @@ bool stores_beside_tiles(const AnyOp& op, int out);
 std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in);
 
 /// Replaces nodes and the `amax` and `quantize` nodes that read them by FusedFloat8, where that
-/// moves fewer bytes. Codes of tiles are made without storing values, whose inputs live as long as
-/// the codes are made: without `fuses_tiles` they are made apart. Where they need a maximum of the
-/// values themselves, the op runs twice: once for the maxima, once for the codes. Delayed codes
+/// moves fewer bytes. Codes of tiles are made without storing values. Where they need a maximum of
+/// the values themselves, the op runs twice: once for the maxima, once for the codes. Delayed codes
 /// need it only for want of a scale: the first pass then does nothing in most steps.
-Graph fuse_float8(const Graph& graph, bool fuses_tiles);
-
-/// Makes codes that lie transposed just before they are read, in a pass of their own, where nothing
-/// but maxima and codes is made of the values, and codes of a gradient after the weight gradients
-/// that multiply its values: less memory for more time.
-Graph make_layouts_apart(const Graph& graph);
-
-/// Makes codes of the head's weight again for each matmul of the loss, in one layout at a time,
-/// if its values are in memory anyway: less memory for more time.
-Graph make_head_codes_again(const Graph& graph);
+Graph fuse_float8(const Graph& graph);
 
 /// Takes maxima of columns alone where the codes of rows that are made with them are not read: the
 /// backward makes other codes of what it computes again.
 Graph drop_unread_codes(const Graph& graph);
-
-/// Returns whether a FusedFloat8 makes codes of tiles.
-bool has_codes_of_tiles(const Graph& graph);
 
 }  // namespace tokamak

@@ -256,7 +256,6 @@ StageCosts probe_stages(const ModelSpec& model, const RunShape& base, bool split
   ModelSpec spec = model;
   RunShape shape = base;
   shape.validation.reset();
-  shape.trades_time = false;
   if (shape.float8) {  // a probe has fewer layers than may be left out
     shape.float8->layers.bf16_at_start = 0;
     shape.float8->layers.bf16_at_end = 0;
@@ -300,7 +299,6 @@ double flat_seconds(const ModelSpec& model, const RunShape& base, const Target& 
     spec.num_layers = layers;
     RunShape shape = base;
     shape.validation.reset();
-    shape.trades_time = false;
     shape.distribute.rank = slowest_place(shape.distribute, machine);
     const PlannedRun run(spec, shape, target);
     price::PriceOptions how = options;
