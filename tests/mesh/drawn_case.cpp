@@ -100,13 +100,10 @@ MeshCase draw_case(Draw& draw, const ModelSpec& model) {
       d.context == ContextMethod::kUlysses)
     d.context = ContextMethod::kRing;
   draw_pipeline(draw, c);
-  d.async_tp = draw.flip();
   if (draw.flip()) c.logits_multiple = 32;
   d.gather_again = draw.flip();
   d.covers_collectives = draw.flip();
   d.covers_context = draw.flip();
-  d.token_blocks = draw.one_of({1, 2, 4});
-  d.token_chunks = d.token_blocks > 1 ? draw.one_of({1, 2, 4}) : 1;
   d.receives_ahead = draw.one_of({0, 1});
   d.overlaps_gathers = draw.flip();
   d.covers_forwards = draw.flip();

@@ -16,7 +16,6 @@ struct Place {
   MeshCoordinates degrees;
   Sharding sharding = Sharding::kFsdp;
   int64_t microbatches = 1;
-  bool async_tp = false;
   ContextMethod context = ContextMethod::kAllGather;
   const char* schedule = "1F1B";
   int chunks = 1;
@@ -67,7 +66,6 @@ inline MeshCase mesh_case(const std::string& recipe, const Place& place) {
   }
   c.distribute.mesh.degrees = place.degrees;
   c.distribute.sharding = place.sharding;
-  c.distribute.async_tp = place.async_tp;
   c.distribute.context = place.context;
   c.distribute.grad_store = place.grad_store;
   if (place.degrees[0] > 1) set_pipeline(c, place.schedule, place.chunks);

@@ -17,9 +17,8 @@ constexpr Place kScaledPlaces[] = {
     {"shards", {1, 1, 2, 1, 1}},
     {"zero1", {1, 1, 2, 1, 1}, Sharding::kZero1, 2},
     {"tensor", {1, 1, 1, 1, 2}},
-    {"tensor_async", {1, 1, 1, 1, 2}, Sharding::kFsdp, 1, true},
     {"context", {1, 1, 1, 2, 1}},
-    {"zero_bubble", {2, 1, 1, 1, 1}, Sharding::kFsdp, 4, false, {}, "ZBVZeroBubble", 2},
+    {"zero_bubble", {2, 1, 1, 1, 1}, Sharding::kFsdp, 4, {}, "ZBVZeroBubble", 2},
     {"pipeline_of_all", {2, 1, 2, 1, 2}, Sharding::kFsdp, 4},
 };
 

@@ -30,26 +30,25 @@ constexpr Place kPlaces[] = {
     {"zero2", {1, 1, 2, 1, 1}, Sharding::kZero2, 2},
     {"accumulated", {1, 1, 2, 1, 1}, Sharding::kFsdp, 4},
     {"tensor", {1, 1, 1, 1, 2}},
-    {"tensor_async", {1, 1, 1, 1, 2}, Sharding::kFsdp, 1, true},
     {"shards_and_tensor", {1, 1, 2, 1, 2}},
     {"context", {1, 1, 1, 2, 1}},
-    {"context_ring", {1, 1, 1, 2, 1}, Sharding::kFsdp, 1, false, ContextMethod::kRing},
+    {"context_ring", {1, 1, 1, 2, 1}, Sharding::kFsdp, 1, ContextMethod::kRing},
     {"context_and_tensor", {1, 1, 1, 2, 2}},
     {"pipeline", {2, 1, 1, 1, 1}, Sharding::kFsdp, 4},
-    {"interleaved", {2, 1, 1, 1, 1}, Sharding::kFsdp, 4, false, {}, "Interleaved1F1B", 2},
-    {"zero_bubble", {2, 1, 1, 1, 1}, Sharding::kFsdp, 4, false, {}, "ZBVZeroBubble", 2},
+    {"interleaved", {2, 1, 1, 1, 1}, Sharding::kFsdp, 4, {}, "Interleaved1F1B", 2},
+    {"zero_bubble", {2, 1, 1, 1, 1}, Sharding::kFsdp, 4, {}, "ZBVZeroBubble", 2},
     {"pipeline_of_all", {2, 1, 2, 1, 2}, Sharding::kFsdp, 4},
 };
 
 constexpr auto kAll = ContextMethod::kAllGather;
 constexpr Place kMorePlaces[] = {
     {"tensor_of_4", {1, 1, 1, 1, 4}},
-    {"context_ulysses", {1, 1, 1, 2, 1}, Sharding::kFsdp, 1, false, ContextMethod::kUlysses},
-    {"split", {2, 1, 1, 1, 1}, Sharding::kFsdp, 4, false, kAll, "InterleavedZeroBubble", 1},
-    {"full", {1, 1, 2, 1, 1}, Sharding::kFsdp, 4, false, kAll, "", 1, GradStore::kFull},
-    {"sharded", {1, 1, 2, 1, 1}, Sharding::kFsdp, 4, false, kAll, "", 1, GradStore::kSharded},
+    {"context_ulysses", {1, 1, 1, 2, 1}, Sharding::kFsdp, 1, ContextMethod::kUlysses},
+    {"split", {2, 1, 1, 1, 1}, Sharding::kFsdp, 4, kAll, "InterleavedZeroBubble", 1},
+    {"full", {1, 1, 2, 1, 1}, Sharding::kFsdp, 4, kAll, "", 1, GradStore::kFull},
+    {"sharded", {1, 1, 2, 1, 1}, Sharding::kFsdp, 4, kAll, "", 1, GradStore::kSharded},
     // Neither ranks nor microbatches have whole groups of 16 tokens.
-    {"uneven", {1, 1, 3, 1, 1}, Sharding::kFsdp, 1, false, kAll, "", 1, GradStore::kAuto, 7, 9},
+    {"uneven", {1, 1, 3, 1, 1}, Sharding::kFsdp, 1, kAll, "", 1, GradStore::kAuto, 7, 9},
 };
 
 const MeshResult& of_one_rank(const std::string& recipe, MeshCase c) {
@@ -181,8 +180,7 @@ TEST_P(Float8Recompute, has_the_same_bits_in_all_modes) {
       {.mode = Mode::kSelectiveLayers, .every_nth_block = 2},
       {.mode = Mode::kMemoryBudget, .memory_budget = 0.4},
       {.mode = Mode::kSelectiveLayers, .every_nth_block = 4, .emit_on_backward = false}};
-  for (const Place& place :
-       {Place{"one", {1, 1, 1, 1, 1}}, kPlaces[0], kPlaces[1], kPlaces[8], kPlaces[9]}) {
+  for (const Place& place : {Place{"one", {1, 1, 1, 1, 1}}, kPlaces[0], kPlaces[1], kPlaces[8]}) {
     MeshCase c = mesh_case(GetParam(), place);
     const MeshResult saved = run_mesh(c);
     for (const RecomputePolicy& policy : policies) {
@@ -196,7 +194,7 @@ TEST_P(Float8Recompute, has_the_same_bits_in_all_modes) {
 }
 
 TEST_P(Float8Recompute, has_the_same_bits_fused_and_apart) {
-  for (const Place& place : {Place{"one", {1, 1, 1, 1, 1}}, kPlaces[1], kPlaces[9], kPlaces[15]}) {
+  for (const Place& place : {Place{"one", {1, 1, 1, 1, 1}}, kPlaces[1], kPlaces[8], kPlaces[14]}) {
     for (const Mode mode : {Mode::kNone, Mode::kFull}) {
       MeshCase c = mesh_case(GetParam(), place);
       c.compute = DType::kBF16;

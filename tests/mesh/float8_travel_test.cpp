@@ -177,33 +177,6 @@ TEST_P(Float8TravelAs, gives_codes_of_activations_the_bits_of_whole_values) {
   }
 }
 
-// Dtypes of what is shifted round the rings of tp in blocks, and their counts.
-std::map<DType, int> shifted(const MeshCase& c) {
-  const PlannedRun run(c.model, shape_of(c, 0), {});
-  std::map<DType, int> count;
-  for_each_task<Shift>(run.plan(),
-                       [&](const Task& task, const Shift&) { ++count[task.out[0].type.dtype]; });
-  return count;
-}
-
-// Rings bring what gathers bring, under the same scales. Two ranks' sums have the same bits.
-TEST_P(Float8TravelAs, passes_codes_round_rings) {
-  for (const bool again : {false, true}) {
-    MeshCase c = case_on({1, 1, 1, 1, 2}, GetParam());
-    c.distribute.gather_again = again;
-    const MeshResult gathers = run_mesh(c);
-    c.distribute.async_tp = true;
-    const auto layers = static_cast<int>(c.model.num_layers);
-    // A partial sum goes with each gather.
-    EXPECT_EQ(shifted(c), (std::map<DType, int>{{DType::kBF16, 4 * layers},
-                                                {DType::kE4M3, 2 * layers},
-                                                {DType::kE5M2, 2 * layers}}));
-    const MeshResult rings = run_mesh(c);
-    EXPECT_EQ(rings.loss[0], gathers.loss[0]);
-    EXPECT_NEAR(rings.grad_norm[0], gathers.grad_norm[0], 1e-6 * gathers.grad_norm[0]);
-  }
-}
-
 struct Alike {
   const char* name;
   MeshCoordinates whole;   // whole weights on each rank
@@ -261,24 +234,6 @@ TEST(Float8Travel, rounds_to_the_compute_dtype_only_without_fp8_all_gather) {
   const double rounded = run_mesh(c).loss[0];
   c.float8->recipe.from_master = true;
   EXPECT_NE(run_mesh(c).loss[0], rounded);
-}
-
-TEST(Float8Travel, takes_no_more_memory_than_bf16) {
-  for (const Reshard reshard : {Reshard::kAlways, Reshard::kNever}) {
-    for (const int64_t microbatches : {1, 4}) {
-      MeshCase c = case_on({1, 1, 4, 1, 1});
-      c.model.dim = 512;
-      c.model.mlp_dim = 1536;
-      c.global_batch = 16;
-      c.num_microbatches = microbatches;
-      c.distribute.reshard = reshard;
-      const Target target{.backend = "gpu", .arch = 90};
-      const PlannedRun codes(c.model, shape_of(c, 0), target);
-      c.float8.reset();
-      const PlannedRun bf16(c.model, shape_of(c, 0), target);
-      EXPECT_LE(codes.peak_bytes(), bf16.peak_bytes()) << memory_table(codes) << memory_table(bf16);
-    }
-  }
 }
 
 }  // namespace

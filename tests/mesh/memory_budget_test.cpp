@@ -9,7 +9,6 @@
 
 #include "tests/fixtures/mesh_expect.h"
 #include "tests/fixtures/mesh_run.h"
-#include "tests/mesh/float8_case.h"
 
 namespace tokamak {
 namespace {
@@ -77,7 +76,7 @@ INSTANTIATE_TEST_SUITE_P(
 // the same nodes in other orders. Values that cost the same must not be told apart by rounding.
 TEST(MemoryBudgetRing, is_spent_alike_by_all_ranks) {
   const Target target = cpu::make_backend({.threads = 1})->target();
-  for (const int tp : {2, 4}) {
+  for (const int cp : {2, 4}) {
     for (const int64_t mlp_dim : {256, 512, 768}) {
       for (double budget = 0.05; budget < 1.0; budget += 0.05) {
         MeshCase c{.model = small_llama(),
@@ -89,26 +88,10 @@ TEST(MemoryBudgetRing, is_spent_alike_by_all_ranks) {
         c.model.dim = 512;
         c.model.head_dim = 128;
         c.model.mlp_dim = mlp_dim;
-        c.distribute.mesh.degrees = {1, 1, 1, 1, tp};
-        c.distribute.async_tp = true;
+        c.distribute.mesh.degrees = {1, 1, 1, cp, 1};
+        c.distribute.context = ContextMethod::kRing;
         EXPECT_NO_THROW(check_all_ranks(c, target)) << describe(c) << " budget " << budget;
       }
-    }
-  }
-}
-
-// The ranks of a ring put its parts together in other orders, but a block that is computed again
-// must go round it, and take maxima of weights over it, in the forward's order.
-TEST(RecomputeRing, takes_maxima_of_weights_in_one_order) {
-  const Target cpu = cpu::make_backend({.threads = 1})->target();
-  for (const int tp : {2, 4}) {
-    for (const Mode mode : {Mode::kFull, Mode::kSelectiveOps}) {
-      MeshCase c =
-          mesh_case("tensorwise", {.name = "ring", .degrees = {1, 1, 2, 1, tp}, .async_tp = true});
-      c.recompute = {
-          .mode = mode, .saved_ops = {"attention"}, .halved_ops = {"linear", "scaled_matmul"}};
-      for (const Target& target : {cpu, Target{.backend = "gpu", .arch = 100}})
-        EXPECT_NO_THROW(check_all_ranks(c, target)) << target.backend << ": " << describe(c);
     }
   }
 }

@@ -34,7 +34,7 @@ ModelSpec even_llama() {
 }
 
 // Its biases of 64 elements are no multiples of 128, where matrices begin.
-ModelSpec small_gpt2() {
+ModelSpec even_gpt2() {
   return {.family = &family_of("gpt2"),
           .name = "test",
           .flavor = "small",
@@ -112,7 +112,7 @@ TEST(MergedProducts, leave_the_forward_alone_where_the_sequence_is_cut) {
 // Products of one block: qkv, c_proj, c_fc, c_proj.
 TEST(MergedProducts, are_one_with_their_biases) {
   for (const auto& degrees : {MeshCoordinates{1, 1, 2, 1, 1}, MeshCoordinates{1, 1, 1, 1, 2}}) {
-    const auto run = plan_of(on(small_gpt2(), degrees));
+    const auto run = plan_of(on(even_gpt2(), degrees));
     EXPECT_EQ(tasks_of<Linear>(*run).size(), 4 * kLayers) << notes_of(*run);
     EXPECT_EQ(tasks_of<LinearGradInput>(*run).size(), 4 * kLayers);
     EXPECT_EQ(tasks_of<LinearGradWeight>(*run).size(), 4 * kLayers);
@@ -153,7 +153,7 @@ TEST(MergedProducts, need_weights_without_a_gap) {
 
 // Biases of 36 elements have gaps between them, their weights of 36 x 32 none.
 TEST(MergedProducts, need_biases_without_a_gap) {
-  ModelSpec model = small_gpt2();
+  ModelSpec model = even_gpt2();
   model.num_heads = 9;
   model.num_kv_heads = 9;
   model.head_dim = 4;
@@ -161,13 +161,6 @@ TEST(MergedProducts, need_biases_without_a_gap) {
   const auto run = plan_of(on(model, {1, 1, 2, 1, 1}));
   EXPECT_EQ(tasks_of<LinearGradInput>(*run).size(), 6 * kLayers) << notes_of(*run);
   EXPECT_TRUE(says(*run, "[36, 36]: none of the others lies beside it")) << notes_of(*run);
-}
-
-TEST(MergedProducts, stay_apart_in_chunks) {
-  MeshCase chunked = on(even_llama(), {1, 1, 1, 1, 2});
-  chunked.distribute.async_tp = true;
-  const auto ring = plan_of(chunked);
-  EXPECT_TRUE(tasks_of<RopeConcat>(*ring).empty());
 }
 
 // The same sums, rounded at other places.
@@ -194,7 +187,7 @@ void expect_rounding_alone(MeshCase c, double bound) {
 TEST(MergedProducts, change_gradients_by_rounding_alone) {
   for (const auto& degrees : {MeshCoordinates{1, 1, 2, 1, 1}, MeshCoordinates{1, 1, 1, 1, 2},
                               MeshCoordinates{1, 1, 1, 2, 1}, MeshCoordinates{2, 1, 1, 1, 1}}) {
-    for (const ModelSpec& model : {even_llama(), small_gpt2()}) {
+    for (const ModelSpec& model : {even_llama(), even_gpt2()}) {
       MeshCase c = on(model, degrees);
       c.steps = 1;
       c.num_microbatches = 2;
@@ -205,7 +198,7 @@ TEST(MergedProducts, change_gradients_by_rounding_alone) {
 }
 
 TEST(MergedProducts, are_right_with_biases_and_dropout_and_recompute) {
-  for (ModelSpec model : {even_llama(), small_gpt2()}) {
+  for (ModelSpec model : {even_llama(), even_gpt2()}) {
     model.attention_bias = true;
     model.mlp_bias = true;
     model.attention_dropout = 0.1;

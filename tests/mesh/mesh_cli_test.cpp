@@ -70,7 +70,6 @@ Words draw_options(Draw& draw, const Mesh& mesh) {
           "--parallelism.context_parallel_load_balancer=" +
               draw.one_of<std::string>({"headtail", "headtail", "none"}),
           fmt::format("--parallelism.disable_loss_parallel={}", draw.below(3) == 0),
-          fmt::format("--parallelism.enable_async_tensor_parallel={}", draw.below(3) == 0),
           fmt::format("--activation_checkpoint.gather_again={}", draw.flip())};
 }
 

@@ -179,47 +179,6 @@ TEST_P(TensorParallel, whole_sequences_are_summed) {
 
 INSTANTIATE_TEST_SUITE_P(Traffic, TensorParallel, ::testing::Values(2, 4, 8));
 
-// The layers' gathers and scatters become shifts of as many bytes; embedding and head stay.
-TEST_P(TensorParallel, async_traffic_is_the_closed_form) {
-  const int t = GetParam();
-  MeshCase c = traffic_case();
-  c.distribute.mesh.degrees = {1, 1, 1, 1, t};
-  c.distribute.async_tp = true;
-  const auto traffic = run_mesh(c).traffic;
-  const int64_t tokens = c.global_batch * c.seq_len;
-  const int64_t bytes = tokens * c.model.dim / t * (t - 1) * 2;
-  const int64_t statistics = tokens * (t - 1) * 3 * 4;
-  EXPECT_EQ(traffic.send.bytes, c.steps * 8 * c.model.num_layers * bytes);
-  EXPECT_EQ(traffic.all_gather.bytes, c.steps * (2 * bytes + statistics));
-  EXPECT_EQ(traffic.reduce_scatter.bytes, c.steps * 2 * bytes);
-}
-
-bool is_product(const Task& task) {
-  return task.rules == &kRules<Linear> || task.rules == &kRules<LinearGradInput>;
-}
-
-// Compute issues a product after each shift before it has to know that the shift has ended.
-TEST(AsyncTensorParallelPlan, every_shift_runs_beside_a_product) {
-  const int t = 4;
-  MeshCase c = traffic_case();
-  c.distribute.mesh.degrees = {1, 1, 1, 1, t};
-  c.distribute.async_tp = true;
-  const PlannedRun run(c.model, shape_of(c, 1), {});
-  int shifts = 0;
-  for (const Segment& segment : run.plan().segments) {
-    const std::vector<int> known = first_known(segment);
-    for (size_t i = 0; i < segment.tasks.size(); ++i) {
-      if (segment.tasks[i].rules != &kRules<Shift>) continue;
-      ++shifts;
-      EXPECT_NE(segment.tasks[i].stream, 0);
-      const auto begin = segment.tasks.begin();
-      EXPECT_TRUE(std::any_of(begin + static_cast<int64_t>(i), begin + known[i], is_product))
-          << segment.name << ": shift " << i << " is waited for by " << known[i];
-    }
-  }
-  EXPECT_EQ(shifts, 8 * c.model.num_layers * (t - 1));
-}
-
 template <class... Ts>
 int64_t count_tasks(const MeshCase& c, bool only_on_other_streams) {
   const PlannedRun run(c.model, shape_of(c, 1), {});
@@ -342,26 +301,6 @@ TEST(GatheredMemory, differs_where_a_vocabulary_does_not_divide) {
     ASSERT_EQ(ranks[0].size(), 1U);
     EXPECT_EQ(ranks[0].begin()->first, "tp again");
     EXPECT_EQ(ranks[0] == ranks[1], is_even);
-  }
-}
-
-// A gather writes chunks where they belong; a ring's are joined by a copy, so that one more
-// gathered value and a chunk may be there at once.
-TEST(AsyncTensorParallelPlan, takes_no_more_memory) {
-  const ModelSpec model = flavor_spec("llama3", "8B");
-  for (const auto mode : {RecomputePolicy::Mode::kNone, RecomputePolicy::Mode::kFull}) {
-    MeshCase c{.model = model, .compute = DType::kBF16, .seq_len = 8192, .global_batch = 8};
-    c.recompute.mode = mode;
-    c.distribute.mesh.degrees = {1, 1, 8, 1, 4};
-    const PlannedRun plain(model, shape_of(c, 1), {});
-    c.distribute.async_tp = true;
-    const PlannedRun async(model, shape_of(c, 1), {});
-    const int64_t gathered = c.seq_len * model.dim * 2;
-    constexpr double kGiB = 1024.0 * 1024 * 1024;
-    std::printf("8B on tp4 x dp_shard 8: plan %.2f GiB, async %.2f GiB\n",
-                static_cast<double>(plain.peak_bytes()) / kGiB,
-                static_cast<double>(async.peak_bytes()) / kGiB);
-    EXPECT_LE(async.peak_bytes(), plain.peak_bytes() + gathered + gathered / 4);
   }
 }
 

@@ -146,45 +146,5 @@ INSTANTIATE_TEST_SUITE_P(
                       AxisCase{"fsdp_tp", {1, 1, 2, 1, 2}}),
     [](const auto& test) { return test.param.name; });
 
-class AsyncTensorParallel : public EachAxis {
- protected:
-  static MeshCase with(const ModelSpec& model) {
-    MeshCase c = base(model);
-    c.distribute.mesh.degrees = GetParam().degrees;
-    c.distribute.async_tp = true;
-    return c;
-  }
-};
-
-TEST_P(AsyncTensorParallel, equals_one_rank) {
-  for (const ModelSpec& model : {small_llama(), small_gpt2()}) {
-    expect_as_one_rank(with(model));
-    expect_gradients_as_one_rank(with(model));
-  }
-}
-
-TEST_P(AsyncTensorParallel, recomputes) {
-  MeshCase c = with(small_llama());
-  c.num_microbatches = 2;
-  c.recompute = {.mode = Mode::kFull};
-  expect_as_one_rank(c);
-  c.recompute = {.mode = Mode::kSelectiveOps, .saved_ops = {"attention"}, .halved_ops = {"linear"}};
-  expect_as_one_rank(c);
-}
-
-TEST_P(AsyncTensorParallel, bf16) {
-  MeshCase c = with(small_llama());
-  c.compute = DType::kBF16;
-  expect_as_one_rank(c);
-}
-
-INSTANTIATE_TEST_SUITE_P(Meshes, AsyncTensorParallel,
-                         ::testing::Values(AxisCase{"tp2", {1, 1, 1, 1, 2}},
-                                           AxisCase{"tp3", {1, 1, 1, 1, 3}},
-                                           AxisCase{"tp4", {1, 1, 1, 1, 4}},
-                                           AxisCase{"fsdp_tp", {1, 1, 2, 1, 2}},
-                                           AxisCase{"cp_tp", {1, 1, 1, 2, 2}}),
-                         [](const auto& test) { return test.param.name; });
-
 }  // namespace
 }  // namespace tokamak

@@ -82,17 +82,6 @@ TEST(SwappedCollectives, are_found_where_tp_gathers) {
   c.distribute.gather_again = true;
   c.distribute.covers_collectives = true;
   EXPECT_GT(expect_swaps_found(c), 10);
-  c.distribute.async_tp = true;
-  EXPECT_GT(expect_swaps_found(c), 10);
-}
-
-TEST(SwappedCollectives, are_found_among_chunks) {
-  MeshCase c = swapped_case({1, 1, 1, 1, 2});
-  c.seq_len = 64;
-  c.num_microbatches = 8;
-  c.distribute.token_blocks = 4;
-  c.distribute.token_chunks = 4;
-  EXPECT_GT(expect_swaps_found(c), 20);
 }
 
 TEST(SwappedCollectives, are_found_in_context_parallelism) {

@@ -102,10 +102,8 @@ struct ParallelismConfig {
   std::string copy_engine_all_gather = "auto";
   int64_t tensor_parallel_degree = 1;
   bool disable_loss_parallel = false;
-  bool enable_async_tensor_parallel = false;
   bool cover_tensor_parallel_collectives = true;
   bool cover_context_parallel_collectives = true;
-  int64_t tensor_parallel_token_blocks = 1;
   int64_t pipeline_parallel_degree = 1;
   std::optional<std::vector<Strings>> module_fqns_per_model_part;
   Strings pipeline_parallel_split_points;

@@ -1,7 +1,6 @@
 #include "tokamak/parallel/distribute.h"
 
 #include <algorithm>
-#include <set>
 
 #include "tokamak/core/error.h"
 #include "tokamak/ops/attention/attention.h"
@@ -10,9 +9,6 @@
 #include "tokamak/ops/vocab/lm_head_loss.h"
 #include "tokamak/parallel/buckets/buckets.h"
 #include "tokamak/parallel/local_values.h"
-#include "tokamak/parallel/matmuls/async_products.h"
-#include "tokamak/parallel/matmuls/chunk_gathers.h"
-#include "tokamak/parallel/matmuls/chunk_sums.h"
 #include "tokamak/parallel/matmuls/mark_float8.h"
 #include "tokamak/parallel/matmuls/merge_products.h"
 #include "tokamak/parallel/stages.h"
@@ -41,8 +37,7 @@ class Localizer {
         context_(context),
         local_(local),
         g_(local),
-        values_(global, placements, context, g_),
-        async_(global, placements, context, values_, g_) {}
+        values_(global, placements, context, g_) {}
 
   void run() {
     for (int32_t i = 0; i < global_.size(); ++i) {
@@ -114,41 +109,16 @@ class Localizer {
       return multiplies_codes(global_.node(i), k) ? buckets_.weight_for_codes(g_, state, stage)
                                                   : buckets_.weight(g_, state, stage);
     }
-    const Placement& want = placement_of(i).in[k];
-    if (async_.is_deferred(v)) async_.settle(v, want);
-    return values_.get(v, want, stage);
+    return values_.get(v, placement_of(i).in[k], stage);
   }
 
   void emit(int32_t i) {
-    if (emitted_.contains(i)) return;
     const Node& n = global_.node(i);
     const LabelScope scope(g_, context_.label_of(global_, i));
-    if (async_.defers(i)) {
-      AsyncProducts::LocalOp op{.op = localized(i), .in = {}};
-      for (size_t k = 0; is_product(n) && k < n.in.size(); ++k) op.in.push_back(input(i, k));
-      async_.defer(i, std::move(op));
-      return;
-    }
-    if (const auto gathered = async_.gathered(i)) {
-      emit_gathered(*gathered);
-      return;
-    }
     std::vector<Value> in;
     for (size_t k = 0; k < n.in.size(); ++k) in.push_back(input(i, k));
     const AnyOp op = localized(i);
     made(i, g_.add_node(op.rules, op.op, in));
-  }
-
-  void emit_gathered(const AsyncProducts::Gathered& gathered) {
-    std::vector<AsyncProducts::LocalOp> products;
-    for (const int32_t j : gathered.nodes) {
-      AsyncProducts::LocalOp op{.op = localized(j), .in = {Value{}}};
-      for (size_t k = 1; k < global_.node(j).in.size(); ++k) op.in.push_back(input(j, k));
-      products.push_back(std::move(op));
-      emitted_.insert(j);
-    }
-    const std::vector<Value> out = async_.multiply(gathered, std::move(products));
-    for (size_t k = 0; k < out.size(); ++k) made(gathered.nodes[k], {out[k]});
   }
 
   // Records what node `i` has become.
@@ -209,8 +179,6 @@ class Localizer {
   StateTable& local_;
   Graph g_;
   LocalValues values_;
-  AsyncProducts async_;
-  std::set<int32_t> emitted_;  // ahead of their turn
 };
 
 }  // namespace
@@ -246,9 +214,7 @@ Graph Distributor::localize(const Graph& global, const std::vector<NodePlacement
       notes_.push_back(std::move(note));
   }
   if (!is_training) return mine;
-  if (options_.merge_products) mine = merge_products(mine, notes_);
-  if (options_.token_chunks == 1) return mine;
-  return chunk_sums(chunk_gathers(mine, *context_), *context_);
+  return options_.merge_products ? merge_products(mine, notes_) : mine;
 }
 
 void Distributor::sum_results(Graph& g, const Graph& global,

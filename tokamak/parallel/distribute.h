@@ -38,7 +38,6 @@ struct DistributeOptions {
   GradStore grad_store = GradStore::kAuto;
   ModelAxes model;
   bool loss_parallel = true;
-  bool async_tp = false;  ///< gathers and scatters of tp in chunks beside the matmuls
   /// Does not keep what the forward of a block gathers over tp: the backward gathers it again,
   /// beside its matmuls (Korthikanti et al., arXiv 2205.05198, section 4.2.2).
   bool gather_again = false;
@@ -46,7 +45,7 @@ struct DistributeOptions {
   /// compute and, but for schedules with a V, the fewest microbatches in flight.
   bool gather_again_with_head = true;
   /// The backward gathers and sums over tp on a stream of its own, for weight gradients to cover
-  /// (cover_collectives.h). Not with async_tp, nor where weight gradients are apart.
+  /// (cover_collectives.h), unless weight gradients are apart.
   bool covers_collectives = false;
   /// The forwards of a pipeline gather and sum over tp on these streams, too, beside weight
   /// gradients that the backward before them leaves (CompileOptions::joins_forwards). Only with
@@ -55,14 +54,6 @@ struct DistributeOptions {
   /// The gathers and sums of context parallelism run beside matmuls (gather_early.h,
   /// cover_collectives.h), and attention reads slices of one sample in place.
   bool covers_context = false;
-  /// Ranks of tp cut so many equal blocks of a sequence each into their parts, instead of the
-  /// sequence itself: a block is gathered and scattered as consecutive rows. Where a sequence has
-  /// no such blocks there is one, as with async_tp and float8.
-  int token_blocks = 1;
-  /// Matmuls run in so many chunks of blocks beside the gathers and sums over tp of other chunks
-  /// (chunk_gathers.h, chunk_sums.h); 0: in as many as seem fastest. Where ranks of tp hold uneven
-  /// parts of a block's weights, all matmuls stay whole.
-  int token_chunks = 1;
   ContextMethod context = ContextMethod::kAllGather;
   bool head_and_tail = true;         ///< context parallel ranks hold chunks r and 2n-1-r
   std::vector<int> stage_of_module;  ///< by Label::module; empty = one stage

@@ -4,7 +4,6 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/graph/cover_collectives.h"
-#include "tokamak/ops/attention/rope.h"
 #include "tokamak/parallel/reshard.h"
 
 namespace tokamak {
@@ -23,18 +22,6 @@ bool is_resharded(const std::vector<LocalValue>& have, const LocalValue& l) {
 bool is_scattered(const Placement& from, const Placement& to) {
   for (size_t a = 0; a < kNumPlacementAxes; ++a) {
     if (from[a].shard == kPartialSum && to[a].shard.is_cut()) return true;
-  }
-  return false;
-}
-
-// Whether ranks of tp rotate parts of a sequence (a key that they share), whose positions then
-// count on from one token to the next.
-bool rotates_cut_tokens(const Graph& global, const std::vector<NodePlacement>& placements) {
-  constexpr auto kTp = static_cast<size_t>(PlacementAxis::kTp);
-  for (int32_t i = 0; i < global.size(); ++i) {
-    const Node& node = global.node(i);
-    if (!node.is_leaf() && node.as<Rope>() != nullptr && placements[i].in[0][kTp].shard == cut(1))
-      return true;
   }
   return false;
 }
@@ -61,7 +48,6 @@ LocalValues::LocalValues(const Graph& global, const std::vector<NodePlacement>& 
       placements_(placements),
       context_(context),
       splits_backward_(context.options->pipeline.splits_backward()),
-      token_blocks_(rotates_cut_tokens(global, placements) ? 1 : context.options->token_blocks),
       g_(local) {}
 
 bool is_weight(const Graph& global, Value v) {
@@ -107,11 +93,6 @@ Value LocalValues::get(Value v, const Placement& want, int stage) {
   gather_again(v, *from, want, stage);
   have.push_back(now);
   return now.value;
-}
-
-const std::vector<LocalValue>* LocalValues::find(Value v) const {
-  const auto it = values_.find(v);
-  return it == values_.end() || it->second.empty() ? nullptr : &it->second;
 }
 
 bool LocalValues::gathers_again(int stage) const {
@@ -178,7 +159,7 @@ LocalValue LocalValues::resharded(Value v, LocalValue from, const Placement& wan
     if (is_covered) traffic = is_sum ? GroupPurpose::kCovered : GroupPurpose::kAgain;
     const int32_t first = g_.size();
     from.value = reshard(g_, from.value, context_.group(mesh_axes(axis), traffic),
-                         from.placement[a], want[a], global_.type(v), token_blocks(v, axis));
+                         from.placement[a], want[a], global_.type(v));
     if (is_covered)
       put_communication_on(g_, first, is_sum ? kCoveredSumStream : kCoveredGatherStream);
     from.placement[a] = want[a];
@@ -192,20 +173,9 @@ bool LocalValues::sums_beside_head(Value v, const LocalValue& from, const Placem
                                    int stage) const {
   const DistributeOptions& o = *context_.options;
   const Label of_head = context_.label_of(global_, v.node);
-  return o.covers_collectives && !o.async_tp && !splits_backward_ && from.stage == stage &&
+  return o.covers_collectives && !splits_backward_ && from.stage == stage &&
          of_head.phase == Phase::kForward && of_head.block < 0 &&
          g_.label.phase == Phase::kBackward && is_scattered(from.placement, want);
-}
-
-// Returns how many blocks of tokens `axis` cuts each by itself: activations, and what is known of
-// each token, begin with samples and tokens.
-int LocalValues::token_blocks(Value v, PlacementAxis axis) const {
-  const TensorType& type = global_.type(v);
-  const bool has_tokens = type.dims.size() == 3 || (type.dims.size() == 2 && !is_float(type.dtype));
-  const DistributeOptions& o = *context_.options;
-  // Rings and codes that travel have an order of their own.
-  const bool may_have_blocks = axis == PlacementAxis::kTp && !o.async_tp && !o.float8;
-  return may_have_blocks && has_tokens ? token_blocks_ : 1;
 }
 
 // Whether weight gradients of a block can run beside the collective between these placements.
@@ -214,8 +184,7 @@ bool LocalValues::covers_collective(Shard from, Shard to) const {
   const bool is_covered_phase =
       g_.label.phase == Phase::kBackward ||
       (g_.label.phase == Phase::kForward && o.covers_forwards && o.mesh.degree(MeshAxis::kPp) > 1);
-  if (!o.covers_collectives || o.async_tp || !is_covered_phase || g_.label.block < 0 ||
-      splits_backward_)
+  if (!o.covers_collectives || !is_covered_phase || g_.label.block < 0 || splits_backward_)
     return false;
   return (from == kPartialSum && to.is_cut()) || (from.is_cut() && to == kReplicated);
 }

@@ -34,14 +34,6 @@ class LocalValues {
   /// belongs to its stage.
   void add(Value v, const LocalValue& made) { values_[v].push_back(made); }
 
-  /// Returns what there is of `v`; null before it is made.
-  const std::vector<LocalValue>* find(Value v) const;
-
-  /// If the backward does not reuse the gather that is emitted now, adds its own gather too.
-  /// REQUIRES: called before the forward's gather is added, so that the backward finds its own
-  /// first.
-  void gather_again(Value v, const LocalValue& from, const Placement& want, int stage);
-
   /// Returns this rank's range of a dim that `axis` cuts; empty where it cuts none.
   Range range_of(const AxisPlacement& p, PlacementAxis axis) const;
 
@@ -50,9 +42,12 @@ class LocalValues {
 
  private:
   Value leaf(Value v);
+  /// If the backward does not reuse the gather that is emitted now, adds its own gather too.
+  /// REQUIRES: called before the forward's gather is added, so that the backward finds its own
+  /// first.
+  void gather_again(Value v, const LocalValue& from, const Placement& want, int stage);
   LocalValue resharded(Value v, LocalValue from, const Placement& want, int stage,
                        GroupPurpose purpose = GroupPurpose::kGeneral);
-  int token_blocks(Value v, PlacementAxis axis) const;
   bool covers_collective(Shard from, Shard to) const;
   bool gathers_again(int stage) const;
   bool sums_beside_head(Value v, const LocalValue& from, const Placement& want, int stage) const;
@@ -62,7 +57,6 @@ class LocalValues {
   const std::vector<NodePlacement>& placements_;
   const RankContext& context_;
   bool splits_backward_;
-  int token_blocks_;  ///< DistributeOptions::token_blocks where all ops can do with them
   Graph& g_;
   std::map<Value, std::vector<LocalValue>> values_;
 };

@@ -32,22 +32,6 @@ bool is_even(const Dims& sizes) {
   return std::all_of(sizes.begin(), sizes.end(), [&](int64_t size) { return size == sizes[0]; });
 }
 
-// Returns x with `blocks` equal blocks of dim 1 as samples of their own.
-Value in_blocks(Graph& g, Value x, int blocks) {
-  Dims dims = g.type(x).dims;
-  dims[0] *= blocks;
-  dims[1] /= blocks;
-  return g.apply(Reshape{.dims = std::move(dims)}, {x});
-}
-
-// Returns the inverse of in_blocks().
-Value out_of_blocks(Graph& g, Value x, int blocks) {
-  Dims dims = g.type(x).dims;
-  dims[0] /= blocks;
-  dims[1] *= blocks;
-  return g.apply(Reshape{.dims = std::move(dims)}, {x});
-}
-
 Value reduce_scatter(Graph& g, Value x, int dim, const Dims& sizes, const CommGroup& group) {
   TensorType type = g.type(x);
   if (is_even(sizes) && sizes[0] * group.size == type.dims[dim])
@@ -67,8 +51,10 @@ Value gather(Graph& g, Value x, const AxisPlacement& from, int64_t whole_extent,
   return gather_dim(g, x, from.shard.dim, group);
 }
 
-Value reshard_block(Graph& g, Value x, const CommGroup& group, const AxisPlacement& from,
-                    const AxisPlacement& to, const TensorType& whole) {
+}  // namespace
+
+Value reshard(Graph& g, Value x, const CommGroup& group, const AxisPlacement& from,
+              const AxisPlacement& to, const TensorType& whole) {
   const auto extent = [&](Shard s) { return whole.dims[s.dim]; };
   if (from.shard == kPartialSum && to.shard == kReplicated)
     return g.apply(AllReduce{.group = group}, {x});
@@ -86,38 +72,7 @@ Value reshard_block(Graph& g, Value x, const CommGroup& group, const AxisPlaceme
   }
   const Value gathered = gather(g, x, from, extent(from.shard), group);
   if (to.shard == kReplicated) return gathered;
-  return reshard_block(g, gathered, group, {}, to, whole);
-}
-
-// Whether each of a value's parts under this cut, of which there are `size`, has `blocks` equal
-// blocks. `here` is the extent of all the parts.
-bool has_blocks(const AxisPlacement& cut, int64_t here, int size, int blocks) {
-  const Ranges& ranges = *cut.ranges;
-  return here % (int64_t{size} * blocks) == 0 &&
-         std::all_of(ranges.begin(), ranges.end(),
-                     [&](const Range& r) { return r.size() == ranges[0].size(); });
-}
-
-}  // namespace
-
-Value reshard(Graph& g, Value x, const CommGroup& group, const AxisPlacement& from,
-              const AxisPlacement& to, const TensorType& whole, int blocks) {
-  constexpr int kTokens = 1;
-  const auto cuts_tokens = [](const AxisPlacement& p) {
-    return p.shard.is_cut() && p.shard.dim == kTokens;
-  };
-  const bool gathers = cuts_tokens(from);
-  if (blocks <= 1 || (!gathers && !cuts_tokens(to)))
-    return reshard_block(g, x, group, from, to, whole);
-  if (gathers && to.shard.is_cut()) {
-    const Value gathered = reshard(g, x, group, from, {}, whole, blocks);
-    return reshard(g, gathered, group, {}, to, whole, blocks);
-  }
-  const int64_t here = g.type(x).dims[kTokens] * (gathers ? group.size : 1);
-  if (!has_blocks(gathers ? from : to, here, group.size, blocks))
-    return reshard_block(g, x, group, from, to, whole);
-  const Value moved = reshard_block(g, in_blocks(g, x, blocks), group, from, to, whole);
-  return out_of_blocks(g, moved, blocks);
+  return reshard(g, gathered, group, {}, to, whole);
 }
 
 }  // namespace tokamak

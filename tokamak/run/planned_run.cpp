@@ -306,7 +306,6 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   if (!is_even) {
     // Ranks with unequal parts would put their collectives beside other matmuls, in other orders.
     o.covers_collectives = o.covers_forwards = o.covers_context = false;
-    o.token_chunks = 1;
   }
   Distributor distributor(states_, o);
   Graph training = distributor.localize(whole.training(), whole.training_placements());

@@ -365,8 +365,6 @@ TEST(TaskTime, SumsOfGradientsOverTpFeedNoProduct) {
   machine.software.tensor_parallel_overlap = 0.75;
   GroupTable groups;
   const CommGroup tp = group_of(groups, {0, 1, 2, 3, 4, 5, 6, 7}, {MeshAxis::kTp});
-  const CommGroup ring =
-      group_of(groups, {0, 1, 2, 3, 4, 5, 6, 7}, {MeshAxis::kTp}, GroupPurpose::kRing);
   const CommGroup partial =
       group_of(groups, {0, 1, 2, 3, 4, 5, 6, 7}, {MeshAxis::kTp}, GroupPurpose::kReduce);
   const CommGroup replicas =
@@ -377,7 +375,6 @@ TEST(TaskTime, SumsOfGradientsOverTpFeedNoProduct) {
     return TaskTimes(groups, machine, options).seconds(task, cost_of(task), {});
   };
   EXPECT_NEAR(of(communication(AllGather{.group = tp}, 100, 800, 1)), 0.25 * 700.0, 1e-9);
-  EXPECT_NEAR(of(communication(Shift{.group = ring}, 100, 100, 1)), 0.25 * 100.0, 1e-9);
   EXPECT_NEAR(of(communication(AllReduce{.group = partial}, 800, 800, 1)), 1400.0, 1e-9);
   EXPECT_NEAR(of(communication(AllReduce{.group = replicas}, 800, 800, 1)), 1200.0, 1e-9);
   options.splits_messages = true;
