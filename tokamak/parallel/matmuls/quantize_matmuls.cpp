@@ -76,36 +76,31 @@ class Quantizer {
   // Gradients that share scales have these on one rank, so they do not travel as codes.
   void find_carriers() {
     carriers_ = find_code_carriers(graph_, recipe_, groups_.tp);
-    gradients_ = find_shared_gradients(graph_, weights_of_, carriers_, recipe_);
+    gradients_ = find_shared_gradients(graph_, weights_of_, recipe_);
     std::set<Value> stay;
     for (const auto& [i, codes] : carriers_) {
-      if (!crosses_ranks(graph_.node(i))) continue;
+      const Value origin = graph_.node(i).in[0];
       const bool is_shared =
-          gradients_.all_of.contains({i, 0}) || gradients_.all_of.contains(codes.origin);
-      (is_shared ? stay : spread_).insert(codes.origin);
+          gradients_.all_of.contains({i, 0}) || gradients_.all_of.contains(origin);
+      (is_shared ? stay : spread_).insert(origin);
     }
-    std::erase_if(carriers_, [&](const auto& c) { return stay.contains(c.second.origin); });
+    std::erase_if(carriers_,
+                  [&](const auto& c) { return stay.contains(graph_.node(c.first).in[0]); });
   }
 
-  // Moves codes in place of the values that node `i` moves.
+  // Gathers codes in place of the values that node `i` gathers.
   void put_carrier(int32_t i) {
     const Node& n = graph_.node(i);
     const CarriedCodes& codes = carriers_.at(i);
     module_ = codes.module;
     is_product_ = n.label.phase != Phase::kBackward;
-    // What is whole on this rank is multiplied both ways.
-    const bool both = codes.role == Float8Role::kG && !spread_.contains(codes.origin);
-    const Codes whole = codes_of(codes.origin, ScaleGrid::kTensor,
-                                 both ? CodeLayout::kBoth : CodeLayout::kRows, codes.role);
-    std::vector<Value> parts;
-    for (const Value v : n.in)
-      parts.push_back(codes_of(v, ScaleGrid::kTensor, CodeLayout::kRows, codes.role).codes);
-    const Value moved = to_.add_node(n.rules, n.op, std::move(parts))[0];
+    const Codes mine = codes_of(n.in[0], ScaleGrid::kTensor, CodeLayout::kRows, codes.role);
+    const Value moved = to_.add_node(n.rules, n.op, {mine.codes})[0];
     Node& made = to_.mutable_node(moved.node);
     made.is_dropped = n.is_dropped;
     made.stream = n.stream;
     made.when = n.when;
-    codes_[{{i, 0}, ScaleGrid::kTensor, false}] = {.codes = moved, .inverse = whole.inverse};
+    codes_[{{i, 0}, ScaleGrid::kTensor, false}] = {.codes = moved, .inverse = mine.inverse};
   }
 
   void put(int32_t i) {

@@ -14,11 +14,9 @@ namespace {
 
 class GradientFinder {
  public:
-  GradientFinder(const Graph& graph, const SharedScales& weights_of,
-                 const std::map<int32_t, CarriedCodes>& carriers, const Float8Recipe& recipe)
+  GradientFinder(const Graph& graph, const SharedScales& weights_of, const Float8Recipe& recipe)
       : graph_(graph),
         weights_of_(weights_of),
-        carriers_(carriers),
         has_scale_of_all_(recipe.g_of_dx == ScaleGrid::kTensor) {
     for (int32_t i = 0; i < graph.size(); ++i)
       for_each_use(graph.node(i), [&](Value v) { users_[v].push_back(i); });
@@ -39,41 +37,33 @@ class GradientFinder {
   }
 
  private:
-  Value origin(Value v) const {
-    const auto carrier = carriers_.find(v.node);
-    return carrier == carriers_.end() ? v : carrier->second.origin;
-  }
-
   // Returns how many rows a gradient has, since a scale of a row is shared only by gradients that
   // have this row: where ranks of tp share all key-value heads, those of keys and values are sums
   // of which each rank has some rows. A scale of all rows is shared in any case.
   int64_t rows_that_share(Value v) const {
     if (has_scale_of_all_) return 0;
-    const Dims& dims = graph_.type(origin(v)).dims;
+    const Dims& dims = graph_.type(v).dims;
     return std::accumulate(dims.begin(), dims.end() - 1, int64_t{1}, std::multiplies<>());
   }
 
-  // Whether `j` multiplies or moves codes of a gradient.
+  // Whether `j` multiplies codes of a gradient.
   bool reads_codes(int32_t j) const {
     const Node& n = graph_.node(j);
-    return is_float8<LinearGradInput>(n) || is_float8<LinearGradWeight>(n) || carriers_.contains(j);
+    return is_float8<LinearGradInput>(n) || is_float8<LinearGradWeight>(n);
   }
 
   void share(const std::vector<int32_t>& grad_inputs) {
     std::vector<Value> gradients;
     std::set<Value> weights;
-    int32_t last_made = 0;
     for (const int32_t i : grad_inputs) {
-      const Value g = origin(graph_.node(i).in[0]);
+      const Value g = graph_.node(i).in[0];
       weights.insert(graph_.node(i).in[1]);
-      last_made = std::max(last_made, g.node);
       if (std::find(gradients.begin(), gradients.end(), g) == gradients.end())
         gradients.push_back(g);
     }
     // Chunks of the head are multiplied by one weight, one after the other.
     if (weights.size() != gradients.size() || weights.size() == 1) return;
-    const bool has_parts = gradients.size() < grad_inputs.size();
-    const int32_t last = has_parts ? last_made + 1 : grad_inputs.back();
+    const int32_t last = grad_inputs.back();
     std::set<int32_t> waiting;
     for (const Value g : gradients) {
       for (const int32_t j : users_[g]) {
@@ -94,7 +84,6 @@ class GradientFinder {
 
   const Graph& graph_;
   const SharedScales& weights_of_;
-  const std::map<int32_t, CarriedCodes>& carriers_;
   const bool has_scale_of_all_;
   std::map<Value, std::vector<int32_t>> users_;
   SharedGradients found_;
@@ -125,9 +114,8 @@ std::optional<std::pair<Value, int64_t>> place_in_bucket(const Graph& graph, Val
 }
 
 SharedGradients find_shared_gradients(const Graph& graph, const SharedScales& weights_of,
-                                      const std::map<int32_t, CarriedCodes>& carriers,
                                       const Float8Recipe& recipe) {
-  return GradientFinder(graph, weights_of, carriers, recipe).run();
+  return GradientFinder(graph, weights_of, recipe).run();
 }
 
 }  // namespace tokamak

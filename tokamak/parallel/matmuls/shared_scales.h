@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tokamak/graph/graph.h"
-#include "tokamak/parallel/matmuls/code_carriers.h"
+#include "tokamak/parallel/matmuls/float8_recipe.h"
 
 namespace tokamak {
 
@@ -35,9 +35,7 @@ struct SharedGradients {
   std::map<int32_t, std::set<int32_t>> waiting;  ///< the same, by the node before which they run
 };
 
-/// Gradients of which parts are multiplied share scales too: `carriers` move those.
 SharedGradients find_shared_gradients(const Graph& graph, const SharedScales& weights_of,
-                                      const std::map<int32_t, CarriedCodes>& carriers,
                                       const Float8Recipe& recipe);
 
 }  // namespace tokamak
