@@ -15,38 +15,28 @@ class Reorder {
  public:
   explicit Reorder(const Graph& graph) : graph_(graph) {}
 
-  /// Moves `nodes`, in this order, right in front of node `at`.
-  void in_front_of(int32_t at, const std::vector<int32_t>& nodes) { move(nodes, in_front_of_[at]); }
-
   /// Moves `nodes`, in this order, right behind node `at`.
-  void behind(int32_t at, const std::vector<int32_t>& nodes) { move(nodes, behind_[at]); }
+  void behind(int32_t at, const std::vector<int32_t>& nodes) {
+    for (const int32_t i : nodes) {
+      if (is_moved_.insert(i).second) behind_[at].push_back(i);
+    }
+  }
 
   bool moves_any() const { return !is_moved_.empty(); }
 
   Graph finish() const {
     Rewriter rewriter(graph_);
-    const auto copy = [&](const std::map<int32_t, std::vector<int32_t>>& moved, int32_t at) {
-      const auto found = moved.find(at);
-      if (found == moved.end()) return;
-      for (const int32_t i : found->second) rewriter.copy(i);
-    };
     for (int32_t i = 0; i < graph_.size(); ++i) {
-      copy(in_front_of_, i);
       if (!is_moved_.contains(i)) rewriter.copy(i);
-      copy(behind_, i);
+      const auto moved = behind_.find(i);
+      if (moved == behind_.end()) continue;
+      for (const int32_t j : moved->second) rewriter.copy(j);
     }
     return rewriter.finish();
   }
 
  private:
-  void move(const std::vector<int32_t>& nodes, std::vector<int32_t>& to) {
-    for (const int32_t i : nodes) {
-      if (is_moved_.insert(i).second) to.push_back(i);
-    }
-  }
-
   const Graph& graph_;
-  std::map<int32_t, std::vector<int32_t>> in_front_of_;
   std::map<int32_t, std::vector<int32_t>> behind_;
   std::set<int32_t> is_moved_;
 };

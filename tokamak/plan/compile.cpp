@@ -8,7 +8,6 @@
 #include "tokamak/graph/cover_collectives.h"
 #include "tokamak/graph/fuse.h"
 #include "tokamak/graph/gather_early.h"
-#include "tokamak/ops/float8/encode_early.h"
 #include "tokamak/ops/float8/fused_float8.h"
 #include "tokamak/ops/matmul/cut_weight_gradients.h"
 #include "tokamak/plan/buffers.h"
@@ -122,8 +121,6 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
   log("cover collectives", g);
   g = gather_together(g);
   log("gather together", g);
-  if (options.fuse_float8) g = encode_early(g);
-  log("encode early", g);
   return with_buffers(g, layout, options);
 }
 
