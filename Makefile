@@ -17,7 +17,7 @@ else
   CUDA_FLAGS = -DTOK_CUDA=OFF
 endif
 
-.PHONY: build cuda-all hip demo install portable deb wheel test exports faults slurm lint tidy fuzz mutate sanitize clean help
+.PHONY: build cuda-all hip rows demo install portable deb wheel test exports faults slurm lint tidy fuzz mutate sanitize clean help
 .DEFAULT_GOAL := build
 
 ## build: the program, at build/release/bin/tokamak; CUDA=1 builds it with the GPU backend
@@ -42,6 +42,12 @@ hip:
 ## demo: build, train a small Llama for about two minutes, print a sample of its text
 demo: build
 	@tools/demo.sh || [ $$? -eq 85 ]
+
+## rows: tokamak_rows, which prices published measurements, at build/release/bin/tokamak_rows
+rows:
+	@tools/setup.sh build
+	@cmake --preset release -Wno-dev --log-level=WARNING $(CUDA_FLAGS)
+	@cmake --build --preset release --target tokamak_rows
 
 ## install: the program, man pages, completion, machines and presets below PREFIX; PORTABLE=1 builds it for other CPUs too
 PREFIX ?= /usr/local

@@ -23,7 +23,6 @@ MAY_SEE = {  # layer: layers that it may include; itself is implied
     "run": "core config checkpoint graph ops pipeline plan models parallel",
     "price": "core config graph ops pipeline plan models parallel run",
     "search": "core config graph ops pipeline plan models parallel run price",
-    "evidence": "core config graph ops pipeline plan models parallel run price",
     "train": "core config tokenizer data checkpoint comm graph ops pipeline plan exec models parallel run",
     "launch": "core comm graph ops plan exec run train",
 }

@@ -78,8 +78,8 @@ def main():
                 compare(f"preset {name}", before, output(new, *words))
     if "rows" in wanted:
         for file in wanted[wanted.index("rows") + 1:]:
-            words = ("plan", "--rows", file, "--json")
-            before, after = output(old, *words).splitlines(), output(new, *words).splitlines()
+            words = (file, "--json")
+            before, after = output(f"{old}_rows", *words).splitlines(), output(f"{new}_rows", *words).splitlines()
             for number, row in enumerate(before):
                 compare(f"{file} row {number + 1}", row, after[number] if number < len(after) else "")
     print(f"{equal} equal, {len(different)} different")

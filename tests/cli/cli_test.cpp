@@ -30,7 +30,7 @@ TEST(Cli, VersionAndHelpGoToStdout) {
   EXPECT_NE(version.out.find("0.1.0"), std::string::npos) << version.out;
   const auto help = run_program({TOK_PROGRAM, "--help"});
   EXPECT_EQ(help.exit_code, 0);
-  for (const char* verb : {"train", "plan", "price", "search", "sweep", "rows", "bench", "generate",
+  for (const char* verb : {"train", "plan", "price", "search", "sweep", "bench", "generate",
                            "convert", "tokenizer", "doctor"}) {
     EXPECT_NE(help.out.find(verb), std::string::npos) << verb;
   }

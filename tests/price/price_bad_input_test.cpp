@@ -152,41 +152,6 @@ TEST(PriceBadInput, OptionsThatDoNotGoTogether) {
     expect_one_line({on_h100("8", c.words), c.parts});
 }
 
-TEST(PriceBadInput, FilesOfRows) {
-  const ScratchFolder folder;
-  const std::vector<std::pair<std::string, Words>> files = {
-      {"", {"x.csv", "empty"}},
-      {"gpu,n_gpus\n", {"x.csv", "step_time_s", "got gpu, n_gpus"}},
-      {"gpu,\"step_time_s\n1,2\n", {"x.csv:1", "quote"}},
-      {"gpu,step_time_s\n\"1,2\n", {"x.csv:2", "quote"}},
-      {std::string("\0\n\x01,\xff\n", 6), {"x.csv", "wanted"}},
-      {"gpu,step_time_s\n", {"x.csv", "no row below the header"}},
-      {"gpu,step_time_s\rH100,1\r", {"x.csv", "CR alone"}},
-      {"gpu,tp, tp,step_time_s\nH100,1,1,1\n", {"x.csv:1", "column tp twice"}},
-      {"gpu,n_gpus\nH100,1\n", {"x.csv", "no column n_layers", "step_time_s or tokens"}},
-      {"# GPUs,# layers\n1,2\n", {"x.csv", "no column global batch", "iteration time (ms)"}},
-  };
-  for (const auto& [text, parts] : files) {
-    write_file_atomic(folder.path() / "x.csv", text);
-    const auto result = run_program({TOK_PROGRAM, "plan", "--rows", "x.csv"}, folder.path());
-    EXPECT_EQ(result.exit_code, 2) << text;
-    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-    for (const std::string& part : parts)
-      EXPECT_NE(result.err.find(part), std::string::npos) << part << ": " << result.err;
-  }
-}
-
-TEST(PriceBadInput, AssignmentsOfRows) {
-  const ScratchFolder folder;
-  write_file_atomic(folder.path() / "x.csv", "gpu,step_time_s\nH100,1\n");
-  const auto result = run_program(
-      {TOK_PROGRAM, "plan", "--rows", "x.csv", "--set", "device.banana=1"}, folder.path());
-  EXPECT_EQ(result.exit_code, 2);
-  EXPECT_EQ(result.out, "");
-  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
-  EXPECT_NE(result.err.find("--set device.banana"), std::string::npos) << result.err;
-}
-
 TEST(PriceBadInput, PlacesThatCannotBeWritten) {
   const ScratchFolder folder;
   make_folders(folder.path() / "sub");

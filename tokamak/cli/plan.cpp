@@ -9,7 +9,6 @@
 #include "tokamak/cli/devices.h"
 #include "tokamak/cli/fit.h"
 #include "tokamak/cli/price.h"
-#include "tokamak/cli/rows.h"
 #include "tokamak/cli/run_config.h"
 #include "tokamak/pipeline/schedule_picture.h"
 #include "tokamak/run/mesh_options.h"
@@ -64,8 +63,6 @@ int name_verb(std::string_view verb, std::string_view flag, int code) {
 
 int run_plan(Args args) {
   if (prints_presets(args)) return 0;
-  if (const auto words = find_rows_words(args))
-    return name_verb("rows", "--rows", print_rows(*words));
   if (const auto words = find_price_words(args)) {
     const int code = print_price(*words);
     if (!words->sweeps.empty()) return name_verb("sweep", "--sweep", code);

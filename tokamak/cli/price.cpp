@@ -9,7 +9,6 @@
 #include "tokamak/cli/run_config.h"
 #include "tokamak/config/describe.h"
 #include "tokamak/core/file.h"
-#include "tokamak/evidence/software_names.h"
 #include "tokamak/price/report/report_json.h"
 #include "tokamak/price/report/report_of.h"
 #include "tokamak/run/presets.h"
@@ -31,7 +30,6 @@ void print_machines() {
     fmt::print("{:<{}}  {}; {}\n", name, width, machine.about, fmt::join(levels, ", "));
   }
   fmt::print("parts, to be joined by +: {}\n", fmt::join(price::machine_part_names(), ", "));
-  fmt::print("software, for --software: {}\n", fmt::join(software_names(), ", "));
 }
 
 // Returns what a source states; unstated figures are null.
@@ -76,8 +74,7 @@ std::vector<std::string> unpriced_lines(const Config& config, const price::Machi
 }
 
 price::Machine machine_of(const PriceWords& words, const std::string& cluster) {
-  price::Machine machine =
-      price::load_machine(words.software ? machine_of_software(cluster, *words.software) : cluster);
+  price::Machine machine = price::load_machine(cluster);
   for (const std::string& set : words.sets) price::set_number(machine, set);
   price::validate(machine);
   return machine;

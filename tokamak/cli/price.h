@@ -27,7 +27,6 @@ struct Sweep {
 /// The words that ask for a price.
 struct PriceWords {
   std::string cluster;
-  std::optional<std::string> software;  ///< whose program runs, else the one the cluster names
   std::optional<int64_t> num_gpus;
   std::vector<std::string> sets;              ///< "key=value" of the machine
   std::optional<price::Precision> precision;  ///< else what the configuration converts to
@@ -70,8 +69,7 @@ std::optional<PriceRequest> request_of(const PriceWords& words, const PricePoint
 /// Throws Error if `precision` is below 16 bits and all matmuls are in fp32.
 void require_low_products(const Config& config, price::Precision precision);
 
-/// Returns this machine under the software that --software names, with the numbers that --set
-/// gives.
+/// Returns this machine with the numbers that --set gives.
 price::Machine machine_of(const PriceWords& words, const std::string& cluster);
 
 /// Returns a line for everything that the price of `config` on `machine` leaves out.

@@ -1,4 +1,4 @@
-// The verbs price, search, sweep and rows: each has short words for one task. They read a run from
+// The verbs price, search and sweep: each has short words for one task. They read a run from
 // the same file and keys as `train`.
 #include <algorithm>
 #include <string>
@@ -8,7 +8,6 @@
 #include <fmt/format.h>
 
 #include "tokamak/cli/price.h"
-#include "tokamak/cli/rows.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak::cli {
@@ -16,7 +15,6 @@ namespace {
 
 constexpr std::string_view kMachineHelp =
     "  --cluster NAME   a machine that is built in (list shows them) or a TOML file\n"
-    "  --software NAME  whose program runs: tokamak, nemo, torchtitan (--cluster list has all)\n"
     "  --gpus N         how many ranks\n"
     "  --preset NAME    a published run with its cluster and GPUs (list shows them)\n"
     "  --set KEY=VALUE  another value for a number of the machine\n"
@@ -114,26 +112,6 @@ int run_sweep(Args args) {
   });
   TOK_REQUIRE(is_any, "sweep: wanted KEY=A,B,..., as gpus=8,16,32");
   return print_price(price_words_of("sweep", with_sweeps));
-}
-
-int run_rows(Args args) {
-  if (asks_for_help(args)) {
-    fmt::print(
-        "usage: tokamak rows FILE.csv [--json] [--set KEY=VALUE]\n\n"
-        "Prices each row of published measurements and prints a table with the errors by "
-        "family.\n\n"
-        "  --json           print one JSON object for each row\n"
-        "  --set KEY=VALUE  another value for a number of every machine\n");
-    return 0;
-  }
-  std::vector<std::string> with_rows;
-  for (size_t i = 0; i < args.size(); ++i) {
-    if (!args[i].starts_with("--") && !is_value(args, i)) with_rows.emplace_back("--rows");
-    with_rows.push_back(args[i]);
-  }
-  const auto words = find_rows_words(with_rows);
-  TOK_REQUIRE(words, "rows: wanted a FILE.csv");
-  return print_rows(*words);
 }
 
 }  // namespace tokamak::cli

@@ -124,8 +124,8 @@ void check_outputs(const std::vector<std::pair<std::string, std::optional<std::s
 // Listing machines or printing their numbers makes no price, so other words are refused.
 void require_alone(const PriceWords& words, const std::vector<std::string>& given) {
   const std::string what = words.numbers ? "--numbers" : "--cluster list";
-  constexpr std::string_view kOfMachine[] = {"--cluster", "--gpus",     "--numbers", "--preset",
-                                             "--search",  "--software", "--set"};
+  constexpr std::string_view kOfMachine[] = {"--cluster", "--gpus",   "--numbers",
+                                             "--preset",  "--search", "--set"};
   for (const std::string& name : given) {
     const bool is_of_machine =
         std::find(std::begin(kOfMachine), std::end(kOfMachine), name) != std::end(kOfMachine);
@@ -186,7 +186,10 @@ std::optional<PriceWords> find_price_words(Args args) {
   using Use = std::function<void(const std::string&)>;
   const std::pair<std::string, Use> valued[] = {
       {"--cluster", [&](const std::string& v) { words.cluster = v; }},
-      {"--software", [&](const std::string& v) { words.software = v; }},
+      {"--software",
+       [](const std::string& v) {
+         fail("--software {}: name it in --cluster, as gb200+torchtitan", v);
+       }},
       {"--gpus", [&](const std::string& v) { words.num_gpus = parse_gpus("--gpus ", v); }},
       {"--set", [&](const std::string& v) { words.sets.push_back(v); }},
       {"--precision",

@@ -75,7 +75,7 @@ void print_help(const std::string& verb) {
                wrapped(fmt::format("  {:<9}{}, hf", name, fmt::join(flavors_of(name), ", ")), 11));
   if (verb == "plan")
     fmt::print(
-        "\nwhat a run would cost elsewhere: tokamak price, search, sweep, rows (--help of each)\n");
+        "\nwhat a run would cost elsewhere: tokamak price, search, sweep (--help of each)\n");
 }
 
 // Words with one dash, and flags that are no keys, would be taken for files and keys.

@@ -197,7 +197,7 @@ std::string one_line(std::string text) {
 // Returns what was measured of the preset's model and program on its machine, on any number of
 // GPUs.
 std::vector<price::PublishedPoint> published_points(const PriceWords& words) {
-  if (!words.preset || words.sweeps.back().key != "gpus" || words.software) return {};
+  if (!words.preset || words.sweeps.back().key != "gpus") return {};
   const bool is_other =
       std::any_of(words.rest.begin(), words.rest.end(), [](const std::string& word) {
         return key_of(word).starts_with("model.") || key_of(word) == "training.seq_len";

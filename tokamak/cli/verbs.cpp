@@ -19,7 +19,6 @@ constexpr std::array kVerbs{
     Verb{"price", run_price, "predict the step of a run on another machine"},
     Verb{"search", run_search, "find the fastest mesh, schedule and recompute mode for N GPUs"},
     Verb{"sweep", run_sweep, "price a run for each value of a key, of GPUs or of machines"},
-    Verb{"rows", run_rows, "price published measurements beside what was measured"},
     Verb{"bench", run_bench, "measure a model's step or single kernels on this machine"},
     Verb{"generate", run_generate, "continue a text with a trained model"},
     Verb{"eval", run_eval, "loss, perplexity and bits per byte of a model on a text"},

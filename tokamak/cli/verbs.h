@@ -16,7 +16,6 @@ int run_plan(Args args);
 int run_price(Args args);
 int run_search(Args args);
 int run_sweep(Args args);
-int run_rows(Args args);
 int run_bench(Args args);
 int run_generate(Args args);
 int run_eval(Args args);

@@ -6,10 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "tokamak/evidence/measured_rows.h"
 #include "tokamak/price/machine/machine.h"
 #include "tokamak/price/step/step_price.h"
 #include "tokamak/run/planned_ranks.h"
+
+#include "rows/measured_rows.h"
 
 namespace tokamak {
 

@@ -1,15 +1,14 @@
-// A run has one price, whether a preset, a row of measurements or words of the command line name
-// it.
+// A run has one price, whether a preset or a row of measurements names it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "tokamak/config/check.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
-#include "tokamak/evidence/row_price.h"
-#include "tokamak/evidence/software_names.h"
 #include "tokamak/price/run/priced_run.h"
 #include "tokamak/run/presets.h"
+
+#include "rows/row_price.h"
 
 namespace tokamak {
 namespace {
@@ -67,28 +66,6 @@ TEST(OnePrice, PresetsOfNemoAreNearRows) {
 }
 
 TEST(OnePrice, SoftwareMayBeNamed) {
-  EXPECT_EQ(machine_of_software("gb200", "torchtitan"), "gb200+torchtitan");
-  EXPECT_EQ(machine_of_software("gb200+nemo", "torchtitan"), "gb200+torchtitan");
-  EXPECT_EQ(machine_of_software("h100", "NeMo"), "h100-published+nemo+nemo-hopper");
-  EXPECT_EQ(machine_of_software("h100-published+nemo+nemo-hopper", "tokamak"), "h100");
-  EXPECT_EQ(machine_of_software("h100", "tokamak"), "h100");
-  EXPECT_EQ(machine_of_software("gb200", "tokamak"), "gb200");
-  EXPECT_EQ(machine_of_software("h200", "torchtitan-compiled"),
-            "h200+torchtitan-compiled+torchtitan-hopper");
-  EXPECT_EQ(machine_of_software("a100-80-opa", "megatron"), "a100-80-opa+megatron");
-  for (const std::string& name : software_names()) {
-    for (const char* cluster : {"h100", "a100-80", "gb200", "mi300x"})
-      EXPECT_NO_THROW(price::load_machine(machine_of_software(cluster, name))) << name << cluster;
-  }
-  try {
-    machine_of_software("h100", "nemoo");
-    FAIL();
-  } catch (const Error& error) {
-    EXPECT_EQ(std::string(error.what()).rfind("--software nemoo: wanted vtrain, mosaic, ", 0), 0U)
-        << error.what();
-  }
-  EXPECT_THROW(machine_of_software("nemo", "torchtitan"), Error) << "no machine is left";
-
   const std::string row =
       "a trainer,GB200,12,Llama3-8B,32,4096,14336,32,8,128256,8192,60,5,1,1,,1,12,FSDP2,bf16,"
       "selective-op,2,";
@@ -97,11 +74,9 @@ TEST(OnePrice, SoftwareMayBeNamed) {
   EXPECT_EQ(nemo.run.machine, "gb200+nemo");
   EXPECT_LT(nemo.step.seconds, priced_row(row + "torchtitan\n").step.seconds);
   EXPECT_EQ(priced_row(row + "nemoo\n").skipped.rfind("software = nemoo: wanted vtrain, ", 0), 0U);
-  // --software gives the same price: cli/price.cpp turns it into this name.
-  EXPECT_NEAR(
-      priced_preset("gb200-8b-3-nodes", machine_of_software("gb200", "torchtitan")).step.seconds /
-          priced_row(row + "torchtitan\n").step.seconds,
-      1.0, 1e-3);
+  EXPECT_NEAR(priced_preset("gb200-8b-3-nodes", "gb200+torchtitan").step.seconds /
+                  priced_row(row + "torchtitan\n").step.seconds,
+              1.0, 1e-3);
 }
 
 TEST(OnePrice, NamesOfModelsFillSizesThatARowLeavesBlank) {

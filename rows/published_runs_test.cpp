@@ -10,7 +10,7 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
-#include "tokamak/evidence/row_price.h"
+#include "rows/row_price.h"
 
 namespace tokamak {
 namespace {

@@ -1,5 +1,5 @@
 // How texts of measured rows become columns of known values: by the rules of
-// machines/evidence/words.toml, whose head says how they are read.
+// rows/words.toml, whose head says how they are read.
 #pragma once
 
 #include <map>
@@ -36,7 +36,7 @@ class RowRules {
   /// expression.
   RowRules(std::string_view toml, const std::string& name);
 
-  /// Returns the rules of machines/evidence, with the aliases of machines/devices.
+  /// Returns the rules of rows, with the aliases of machines/devices.
   static const RowRules& built_in();
 
   /// Fills the columns of a row of this shape that are blank.

@@ -1,4 +1,4 @@
-#include "tokamak/evidence/row_rules.h"
+#include "rows/row_rules.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tokamak/evidence/row_price.h"
+#include "rows/row_price.h"
 
 #include <algorithm>
 #include <cmath>

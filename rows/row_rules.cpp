@@ -1,4 +1,4 @@
-#include "tokamak/evidence/row_rules.h"
+#include "rows/row_rules.h"
 
 #include <algorithm>
 #include <array>
@@ -16,7 +16,7 @@
 
 namespace tokamak {
 
-std::span<const EmbeddedFile> evidence_files();
+std::span<const EmbeddedFile> row_words();
 
 namespace {
 
@@ -127,7 +127,7 @@ RowRules::RowRules(std::string_view toml, const std::string& name) {
 
 const RowRules& RowRules::built_in() {
   static const RowRules kRules = [] {
-    const EmbeddedFile& file = evidence_files().front();
+    const EmbeddedFile& file = row_words().front();
     RowRules rules(file.text, std::string(file.name));
     rules.add_device_aliases();
     return rules;

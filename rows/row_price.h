@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tokamak/evidence/row_run.h"
+#include "rows/row_run.h"
 
 namespace tokamak {
 

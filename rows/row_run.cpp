@@ -1,4 +1,4 @@
-#include "tokamak/evidence/row_run.h"
+#include "rows/row_run.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "tokamak/evidence/measured_rows.h"
+#include "rows/measured_rows.h"
 
 #include <algorithm>
 #include <array>
@@ -12,9 +12,10 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/names.h"
-#include "tokamak/evidence/csv_reader.h"
-#include "tokamak/evidence/row_run.h"
 #include "tokamak/models/model_spec.h"
+
+#include "rows/csv_reader.h"
+#include "rows/row_run.h"
 
 namespace tokamak {
 namespace {

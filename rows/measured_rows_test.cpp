@@ -1,4 +1,4 @@
-#include "tokamak/evidence/measured_rows.h"
+#include "rows/measured_rows.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -8,8 +8,9 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/core/error.h"
-#include "tokamak/evidence/row_price.h"
 #include "tokamak/price/machine/device_spread.h"
+
+#include "rows/row_price.h"
 
 namespace tokamak {
 namespace {

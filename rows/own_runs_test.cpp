@@ -11,10 +11,11 @@
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/evidence/csv_reader.h"
-#include "tokamak/evidence/row_price.h"
 #include "tokamak/price/run/priced_run.h"
 #include "tokamak/run/run_of_config.h"
+
+#include "rows/csv_reader.h"
+#include "rows/row_price.h"
 
 namespace tokamak {
 namespace {

@@ -15,7 +15,8 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
-#include "tokamak/evidence/row_price.h"
+
+#include "rows/row_price.h"
 
 namespace tokamak {
 namespace {

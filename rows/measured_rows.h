@@ -1,5 +1,5 @@
 // Published measurements of training runs, one in each row of a CSV file. Rules
-// (tokamak/evidence/row_rules.h) say what the file's texts mean (docs/pricing-accuracy.md).
+// (rows/row_rules.h) say what the file's texts mean (docs/pricing-accuracy.md).
 #pragma once
 
 #include <cstdint>
@@ -7,10 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "tokamak/evidence/row_rules.h"
 #include "tokamak/graph/passes.h"
 #include "tokamak/parallel/distribute.h"
 #include "tokamak/price/machine/machine.h"
+
+#include "rows/row_rules.h"
 
 namespace tokamak {
 
