@@ -13,7 +13,7 @@
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/run/flops.h"
 #include "tokamak/run/run_of_config.h"
-#include "tokamak/search/point_estimates.h"
+#include "tokamak/search/estimates.h"
 
 namespace tokamak {
 namespace {
@@ -28,11 +28,14 @@ PlanKind plan_kind(const SearchPoint& p) {
           p.microbatch, p.recompute, p.linear};
 }
 
-// Plans of one such kind exceed their certain memory by the same amount.
-using MemoryKind = std::tuple<PlanKind, int, int>;
+using StagesKind = std::pair<PlanKind, int>;
 
-MemoryKind memory_kind(const SearchPoint& p) {
-  return {plan_kind(p), p.layers_per_stage, p.ends_weigh};
+StagesKind stages_kind(const SearchPoint& p) {
+  return {plan_kind(p), p.layers_per_stage};
+}
+
+std::string schedule_of(const SearchPoint& p) {
+  return p.degrees.pp > 1 ? p.schedule : p.sharding;
 }
 
 // This many of the best plans are also priced with other keys.
@@ -51,16 +54,15 @@ class Search {
       require_planned(precision, machine_);
     }
     const SearchBounds bounds = bounds_of();
-    const std::vector<SearchPoint> points = search_points(model_, bounds);
-    TOK_REQUIRE(!points.empty(),
+    result_.points = search_points(model_, bounds);
+    TOK_REQUIRE(!result_.points.empty(),
                 "--search: no mesh of {} devices divides training.global_batch_size = {}",
                 request_.num_gpus, bounds.global_batch);
-    result_.num_points = std::ssize(points);
     const auto seq_len = static_cast<double>(bounds.seq_len);
     result_.tokens_per_step = static_cast<double>(bounds.global_batch) * seq_len;
     result_.flops_per_token = flops_per_token(flops_shape(model_, bounds.seq_len));
     result_.memory_limit_bytes = memory_limit(machine_);
-    find(points);
+    find();
     return std::move(result_);
   }
 
@@ -110,70 +112,63 @@ class Search {
     return found;
   }
 
-  // Returns the step time that a plan has to beat. Estimates err by a few percent, so the search
-  // finds some more plans than were asked for.
+  // Returns the step time that a plan has to beat.
   double enough() const {
-    const auto num_wanted = static_cast<size_t>(request_.num_best) + 2;
+    const auto num_wanted = static_cast<size_t>(request_.num_best);
     if (result_.best.size() < num_wanted) return std::numeric_limits<double>::infinity();
     return result_.best[num_wanted - 1].step.seconds;
   }
 
-  // Looks at the most promising points more closely until none that is left can be among the best:
-  // estimates points with a bound, and prices the plans of points with an estimate.
-  void find(const std::vector<SearchPoint>& points) {
-    PointEstimates estimates(request_);
-    for (const PointEstimate& bound : estimates.bounds(points)) left_.insert(bound);
-    result_.num_fitting = estimates.num_fitting();
+  // Prices the points in the order of their estimates until none that is left can be among the
+  // best.
+  void find() {
+    const Estimates estimates = estimate_points(request_, result_.points);
+    result_.num_relatives = estimates.num_relatives;
+    result_.estimated = estimates.fitting;
+    least_bytes_ = estimates.least_bytes;
+    left_ = estimates.fitting;
     for (auto batch = next(); !batch.empty(); batch = next()) {
-      std::vector<std::vector<PointEstimate>> closer(batch.size());
       std::vector<std::optional<FoundPlan>> found(batch.size());
-      in_parallel(batch.size(), request_.num_threads, [&](size_t i) {
-        if (batch[i].grain == Grain::kStep) {
-          found[i] = priced(*batch[i].point);
-        } else {
-          closer[i] = estimates.look_closer(batch[i]);
-        }
-      });
+      in_parallel(batch.size(), request_.num_threads,
+                  [&](size_t i) { found[i] = priced(*batch[i].point); });
       for (size_t i = 0; i < batch.size(); ++i) {
-        for (const PointEstimate& e : closer[i]) {
-          if (e.grain == Grain::kStep) {
-            ++result_.num_estimated;
-            result_.estimated.push_back({.seconds = e.seconds, .least_bytes = e.least_bytes});
-          }
-          if (e.least_bytes <= result_.memory_limit_bytes) {
-            left_.insert(e);
-          } else {
-            least_bytes_ = std::min(least_bytes_, e.least_bytes);
-          }
-        }
         if (found[i]) keep(batch[i], std::move(*found[i]));
       }
     }
-    result_.num_probes = estimates.num_probes();
-    finish(std::min(least_bytes_, estimates.least_bytes()));
+    finish();
   }
 
-  // A batch has a fixed size, so that the result does not depend on the number of threads. Only one
-  // of several plans that differ in little is priced.
+  // Returns the estimate, by what plans of the same schedule took at least over theirs.
+  double likely_seconds(const PointEstimate& e) const {
+    const auto ratio = least_ratio_.find(schedule_of(*e.point));
+    return e.seconds * (ratio == least_ratio_.end() ? 1.0 : ratio->second);
+  }
+
+  // A batch has a fixed size, so that the result does not depend on the number of threads. Of plans
+  // that differ in little only a few are priced.
   std::vector<PointEstimate> next() {
-    constexpr size_t kBatch = 16;
+    constexpr size_t kBatch = 8;
+    constexpr int kMostOfKind = 4;
     std::vector<PointEstimate> batch;
-    std::set<PlanKind> kinds = found_kinds_;
+    std::vector<PointEstimate> left;
     const double enough_s = enough();
-    for (auto at = left_.begin(); at != left_.end() && batch.size() < kBatch;) {
-      if (at->seconds > enough_s) break;
-      const PlanKind kind = plan_kind(*at->point);
-      const auto more = more_bytes_.find(memory_kind(*at->point));
-      const double bytes = at->least_bytes + (more == more_bytes_.end() ? 0.0 : more->second);
-      if (found_kinds_.count(kind) > 0 || bytes > result_.memory_limit_bytes) {
-        at = left_.erase(at);
-      } else if (!kinds.insert(kind).second && at->grain == Grain::kStep) {
-        ++at;
-      } else {
-        batch.push_back(*at);
-        at = left_.erase(at);
-      }
+    std::stable_sort(left_.begin(), left_.end(),
+                     [&](const PointEstimate& a, const PointEstimate& b) {
+                       return likely_seconds(a) < likely_seconds(b);
+                     });
+    for (const PointEstimate& e : left_) {
+      if (found_.count(stages_kind(*e.point)) > 0) continue;
+      const auto more = more_bytes_.find(plan_kind(*e.point));
+      const double more_bytes = more == more_bytes_.end() ? 0.0 : more->second;
+      if (likely_seconds(e) > enough_s || e.bytes + more_bytes > result_.memory_limit_bytes)
+        continue;
+      if (num_of_kind_[plan_kind(*e.point)] >= kMostOfKind) continue;
+      const bool is_batched = std::any_of(batch.begin(), batch.end(), [&](const PointEstimate& b) {
+        return stages_kind(*b.point) == stages_kind(*e.point);
+      });
+      (batch.size() < kBatch && !is_batched ? batch : left).push_back(e);
     }
+    left_ = std::move(left);
     return batch;
   }
 
@@ -181,11 +176,23 @@ class Search {
     ++result_.num_priced;
     const auto bytes = static_cast<double>(found.peak_bytes);
     least_bytes_ = std::min(least_bytes_, bytes);
-    const double more = bytes - estimate.least_bytes;
-    double& least_more = more_bytes_.try_emplace(memory_kind(*estimate.point), more).first->second;
-    least_more = std::min(least_more, more);
+    const double more_bytes = bytes - estimate.bytes;
+    double& more = more_bytes_.try_emplace(plan_kind(*estimate.point), more_bytes).first->second;
+    more = std::min(more, more_bytes);
+    const double ratio = found.step.seconds / estimate.seconds;
+    double& least = least_ratio_.try_emplace(schedule_of(*estimate.point), ratio).first->second;
+    least = std::min(least, ratio);
+    const PlanKind kind = plan_kind(*estimate.point);
+    ++num_of_kind_[kind];
     if (bytes > result_.memory_limit_bytes) return;
-    found_kinds_.insert(plan_kind(*estimate.point));
+    found_.insert(stages_kind(*estimate.point));
+    const auto other =
+        std::find_if(result_.best.begin(), result_.best.end(),
+                     [&](const FoundPlan& plan) { return plan_kind(plan.point) == kind; });
+    if (other != result_.best.end()) {
+      if (other->step.seconds <= found.step.seconds) return;
+      result_.best.erase(other);
+    }
     insert(std::move(found));
   }
 
@@ -290,31 +297,28 @@ class Search {
     return {point};
   }
 
-  void finish(double least_bytes) {
-    TOK_REQUIRE(std::isfinite(least_bytes), "--search: none of {} meshes has a plan",
-                result_.num_points);
+  void finish() {
+    TOK_REQUIRE(std::isfinite(least_bytes_), "--search: none of {} meshes has a plan",
+                result_.points.size());
     TOK_REQUIRE(!result_.best.empty(),
                 "--search: the smallest of {} plans takes at least {:.1f} GiB of a device, which "
                 "has {:.1f}: wanted more --gpus or a smaller model",
-                result_.num_points, least_bytes / kGiB, result_.memory_limit_bytes / kGiB);
+                result_.points.size(), least_bytes_ / kGiB, result_.memory_limit_bytes / kGiB);
     try_other_contexts();
     try_other_memory();
     if (std::ssize(result_.best) > request_.num_best) result_.best.resize(request_.num_best);
   }
 
-  struct IsFaster {
-    bool operator()(const PointEstimate& a, const PointEstimate& b) const {
-      return std::tie(a.seconds, a.point) < std::tie(b.seconds, b.point);
-    }
-  };
-
   const SearchRequest& request_;
   const price::Machine& machine_;
   ModelSpec model_;
   SearchResult result_;
-  std::set<PointEstimate, IsFaster> left_;  // points to be looked at, fastest first
-  std::set<PlanKind> found_kinds_;
-  std::map<MemoryKind, double> more_bytes_;  // than the least, among priced plans
+  std::vector<PointEstimate> left_;      // to be priced, fastest first
+  std::map<PlanKind, int> num_of_kind_;  // priced
+  std::set<StagesKind> found_;
+  std::map<PlanKind, double> more_bytes_;  // than estimated, the least of priced plans
+  // The least price over the estimate of plans by schedule.
+  std::map<std::string, double> least_ratio_;
   // The least bytes of plans that were priced or whose items do not fit.
   double least_bytes_ = std::numeric_limits<double>::infinity();
 };

@@ -27,19 +27,18 @@ struct FoundPlan {
   int64_t peak_bytes = 0;  ///< of the fullest device
 };
 
-/// The estimate of a plan before it is priced.
-struct EstimatedPlan {
+/// A plan before it is priced.
+struct PointEstimate {
+  const SearchPoint* point = nullptr;
   double seconds = 0.0;
-  double least_bytes = 0.0;  ///< of the fullest device; its plan takes no less
+  double bytes = 0.0;  ///< of the fullest device
 };
 
 struct SearchResult {
+  std::vector<SearchPoint> points;       ///< all that were considered; estimates point at them
   std::vector<FoundPlan> best;           ///< fastest first
-  std::vector<EstimatedPlan> estimated;  ///< what was estimated, in the order of looking
-  int64_t num_points = 0;
-  int64_t num_fitting = 0;  ///< that may fit
-  int num_probes = 0;       ///< small relatives that were planned
-  int num_estimated = 0;
+  std::vector<PointEstimate> estimated;  ///< what may fit, fastest first
+  int num_relatives = 0;  ///< small models that were planned and priced for the estimates
   int num_priced = 0;
   double tokens_per_step = 0.0;
   double flops_per_token = 0.0;  ///< as torchtitan counts

@@ -40,9 +40,9 @@ OrderedJson chart(const SearchResult& result) {
   OrderedJson estimates = OrderedJson::array();
   const size_t stride = result.estimated.size() / kMostDots + 1;
   for (size_t i = 0; i < result.estimated.size(); i += stride) {
-    const EstimatedPlan& e = result.estimated[i];
-    if (e.seconds < low || e.seconds > shown || e.least_bytes > most_gib * kGiB) continue;
-    estimates.push_back({rounded(e.least_bytes / kGiB), rounded(e.seconds)});
+    const PointEstimate& e = result.estimated[i];
+    if (e.seconds < low || e.seconds > shown || e.bytes > most_gib * kGiB) continue;
+    estimates.push_back({rounded(e.bytes / kGiB), rounded(e.seconds)});
   }
   OrderedJson plans = OrderedJson::array();
   OrderedJson numbers = OrderedJson::array();

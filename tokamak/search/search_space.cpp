@@ -5,8 +5,6 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
-#include "tokamak/pipeline/schedules.h"
-#include "tokamak/pipeline/stage_split.h"
 #include "tokamak/price/run/priced_run.h"
 
 namespace tokamak {
@@ -247,47 +245,6 @@ std::string schedule_text(const SearchPoint& point, int num_layers) {
   }
   return text + fmt::format("{} x {} sequence{}", point.num_microbatches, point.microbatch,
                             point.microbatch == 1 ? "" : "s");
-}
-
-PipelineShapes::Entry& PipelineShapes::entry(const SearchPoint& point) {
-  const Key key{point.schedule, point.degrees.pp, point.layers_per_stage, point.ends_weigh,
-                point.num_microbatches};
-  const std::lock_guard lock(mutex_);
-  return entries_.try_emplace(key).first->second;
-}
-
-const price::PipelineShape* PipelineShapes::outline(const SearchPoint& point) {
-  Entry& e = entry(point);
-  std::call_once(e.outlined, [&] {
-    const auto p = static_cast<int>(point.degrees.pp);
-    SplitRequest request{.num_layers = num_layers_,
-                         .num_ranks = p,
-                         .schedule = point.schedule,
-                         .first_stage_less_layers = point.ends_weigh,
-                         .last_stage_less_layers = point.ends_weigh};
-    if (point.layers_per_stage > 0) request.layers_per_stage = point.layers_per_stage;
-    try {
-      const StageSplit split = split_stages(request);
-      std::vector<price::StageModules> stages(split.num_stages);
-      for (const int s : split.stage_of_layer) ++stages[s].layers;
-      stages[split.embedding_stage].has_embedding = true;
-      stages[split.head_stage].has_head = true;
-      e.shape = price::pipeline_outline(point.schedule, p, std::move(stages),
-                                        static_cast<int>(point.num_microbatches));
-      e.shape.receives_ahead = kSearchedReceivesAhead;
-      e.shape.overlaps_gathers = kSearchedOverlapGathers;
-      e.exists = true;
-    } catch (const Error&) {
-      // too few layers
-    }
-  });
-  return e.exists ? &e.shape : nullptr;
-}
-
-const price::PipelineShape& PipelineShapes::scheduled(const SearchPoint& point) {
-  Entry& e = entry(point);
-  std::call_once(e.scheduled, [&] { add_items(e.shape); });
-  return e.shape;
 }
 
 }  // namespace tokamak

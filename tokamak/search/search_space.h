@@ -2,19 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <vector>
 
 #include "tokamak/config/config.h"
 #include "tokamak/models/model_spec.h"
 #include "tokamak/price/machine/machine.h"
-#include "tokamak/price/step/pipeline_shape.h"
 #include "tokamak/run/mesh_options.h"
 
 namespace tokamak {
@@ -76,34 +72,5 @@ std::string sharding_text(const SearchPoint& point);
 
 /// Returns text such as "Interleaved1F1B of 4 stages a rank, 16 x 1 sequences".
 std::string schedule_text(const SearchPoint& point, int num_layers);
-
-/// Shapes of pipelines, each made once. Any number of threads may ask for them.
-class PipelineShapes {
- public:
-  explicit PipelineShapes(int num_layers) : num_layers_(num_layers) {}
-
-  /// Returns null if the schedule cannot have such stages of this many layers, or refuses the
-  /// microbatches. REQUIRES: `point` has a pipeline.
-  const price::PipelineShape* outline(const SearchPoint& point);
-
-  /// Returns the shape after add_items(). REQUIRES: outline() is not null.
-  const price::PipelineShape& scheduled(const SearchPoint& point);
-
- private:
-  using Key = std::tuple<std::string, int64_t, int, int, int64_t>;
-
-  struct Entry {
-    std::once_flag outlined;
-    std::once_flag scheduled;
-    bool exists = false;
-    price::PipelineShape shape;
-  };
-
-  Entry& entry(const SearchPoint& point);
-
-  int num_layers_;
-  std::mutex mutex_;
-  std::map<Key, Entry> entries_;
-};
 
 }  // namespace tokamak

@@ -117,11 +117,11 @@ std::string reason_text(const FoundPlan& better, const FoundPlan& other) {
 
 std::string search_text(const SearchRequest& request, const SearchResult& result) {
   std::string text = fmt::format(
-      "{} plans for {} x {}, {} sequences a step; {} may fit in {:.1f} GiB ({} probes), {} "
-      "estimated, {} priced by their plans; MFU as torchtitan counts\n",
-      result.num_points, request.num_gpus, request.machine.name,
-      request.config.training.global_batch_size, result.num_fitting,
-      result.memory_limit_bytes / kGiB, result.num_probes, result.num_estimated, result.num_priced);
+      "{} plans for {} x {}, {} sequences a step; {} may fit in {:.1f} GiB by the prices of {} "
+      "small relatives, {} priced by their plans; MFU as torchtitan counts\n",
+      result.points.size(), request.num_gpus, request.machine.name,
+      request.config.training.global_batch_size, result.estimated.size(),
+      result.memory_limit_bytes / kGiB, result.num_relatives, result.num_priced);
   for (const std::string& said :
        {price::unverified_text(request.machine), price::taken_text(request.machine)})
     text += said.empty() ? "" : said + "\n";
@@ -155,10 +155,9 @@ std::string search_json(const SearchRequest& request, const SearchResult& result
                             {"gpus", request.num_gpus},
                             {"global_batch_size", request.config.training.global_batch_size},
                             {"tokens_per_step", result.tokens_per_step},
-                            {"points", result.num_points},
-                            {"fitting", result.num_fitting},
-                            {"probes", result.num_probes},
-                            {"estimated", result.num_estimated},
+                            {"points", result.points.size()},
+                            {"fitting", result.estimated.size()},
+                            {"relatives", result.num_relatives},
                             {"priced", result.num_priced},
                             {"best", best}};
   return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace) + "\n";

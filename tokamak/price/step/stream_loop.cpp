@@ -9,7 +9,7 @@
 namespace tokamak::price {
 namespace {
 
-constexpr double kNever = HUGE_VAL;
+constexpr double kNoEnd = HUGE_VAL;
 
 bool is_communication(const Work& work) {
   return work.category == Category::kExposedComm;
@@ -95,7 +95,7 @@ class RankLoop {
   /// Updates rates after Works have begun or ended.
   void settle(double now) {
     const bool contends = shared_compute_ > 0 && shared_comm_ > 0;
-    next_s_ = kNever;
+    next_s_ = kNoEnd;
     for (Stream& stream : streams_) {
       if (!stream.is_running) continue;
       const Work& work = stream.head;
@@ -226,7 +226,7 @@ class RankLoop {
   std::vector<uint8_t> is_done_;
   size_t num_done_ = 0;
   double now_s_ = 0.0;
-  double next_s_ = kNever;
+  double next_s_ = kNoEnd;
   int comm_ = 0, compute_ = 0, whole_items_ = 0, shared_comm_ = 0, shared_compute_ = 0;
   int by_copy_engine_ = 0;                 // of shared_comm_
   int held_ = 0;                           // messages that have arrived and not ended
@@ -238,7 +238,7 @@ class Loop {
   Loop(std::span<const RankWorks> ranks, std::span<const int> sizes, const Slowdown& slowdown)
       : sizes_(sizes),
         meetings_(sizes.size()),
-        told_(ranks.size(), kNever),
+        told_(ranks.size(), kNoEnd),
         is_dirty_(ranks.size(), 0) {
     loops_.reserve(ranks.size());
     for (const RankWorks& rank : ranks) loops_.emplace_back(rank, slowdown);
@@ -257,7 +257,7 @@ class Loop {
       events_.pop();
       RankLoop& loop = loops_[event.rank];
       if (event.time_s != loop.next_s()) continue;  // the end has changed since
-      told_[event.rank] = kNever;
+      told_[event.rank] = kNoEnd;
       loop.end_works(event.time_s);
       touch(event.rank);
       start(event.rank, event.time_s);
@@ -343,7 +343,7 @@ class Loop {
       loop.settle(now);
       is_dirty_[rank] = 0;
       double& told = told_[rank];
-      if (loop.next_s() != kNever && loop.next_s() != told)
+      if (loop.next_s() != kNoEnd && loop.next_s() != told)
         events_.push({.time_s = loop.next_s(), .rank = rank});
       told = loop.next_s();
     }
