@@ -141,7 +141,7 @@ TEST(PriceCli, PricesFourBitsOnlyOfSoftwareThatHasThem) {
   const auto own = plan(fp4);
   EXPECT_EQ(own.exit_code, 2) << own.out;
   EXPECT_NE(own.err.find("this program has no matmuls in 4 bits"), std::string::npos) << own.err;
-  fp4.emplace_back("--software=nemo");
+  fp4[0] = "--cluster=gb200+nemo";
   const auto nemo = plan(fp4);
   EXPECT_EQ(nemo.exit_code, 0) << nemo.err;
   EXPECT_EQ(Json::parse(nemo.out).at("precision"), "fp4");
