@@ -83,6 +83,22 @@ std::optional<Float8Options> float8_of_words(const std::string& recipe, bool wit
   return float8_of(config);
 }
 
+StepBenchmark time_steps(const ModelSpec& model, const RunShape& shape, int64_t warmup,
+                         int64_t steps, std::optional<double> peak, OpGrouping grouping,
+                         Backend& backend) {
+  const DType compute = shape.training.compute;
+  std::optional<Waiting> waiting("planning");
+  const PlannedRun run(model, shape, backend.target());
+  waiting.reset();
+  fmt::print("{} parameters, {}, batch {} x {}, {}, {:.2f} GiB planned\n",
+             count_parameters(model).total, name_of(compute), shape.training.batch,
+             shape.training.seq_len, device_text(backend),
+             static_cast<double>(run.peak_bytes()) / kGiB);
+  std::fflush(stdout);
+  waiting.emplace(fmt::format("timing {} step{}", warmup + steps, warmup + steps > 1 ? "s" : ""));
+  return benchmark_step(run, warmup, steps, backend, rates_now(backend, compute, peak), grouping);
+}
+
 int run_bench_model(Args args) {
   CLI::App app("Times a training step on random tokens.", "tokamak bench model");
   std::string flavor;
@@ -148,19 +164,10 @@ int run_bench_model(Args args) {
                                 .compute = dtype_from_name(one, "--dtype")},
                    .float8 = float8_of_words(float8, float8_head)};
     if (mode == "full") shape.recompute.mode = RecomputePolicy::Mode::kFull;
-    std::optional<Waiting> waiting("planning");
-    const PlannedRun run(c, shape, backend->target());
-    waiting.reset();
-    fmt::print("{} parameters, {}, batch {} x {}, {}, {:.2f} GiB planned\n",
-               count_parameters(c).total, one, batch, seq_len, device_text(*backend),
-               static_cast<double>(run.peak_bytes()) / kGiB);
-    std::fflush(stdout);
-    waiting.emplace(fmt::format("timing {} step{}", warmup + steps, warmup + steps > 1 ? "s" : ""));
     const auto peak = gemm_peak(*backend, shape.training.compute);
-    const StepBenchmark b = benchmark_step(run, warmup, steps, *backend,
-                                           rates_now(*backend, shape.training.compute, peak),
-                                           by_shape ? OpGrouping::kByShape : OpGrouping::kByOp);
-    waiting.reset();
+    const StepBenchmark b =
+        time_steps(c, shape, warmup, steps, peak,
+                   by_shape ? OpGrouping::kByShape : OpGrouping::kByOp, *backend);
     print(b, c, one, float8, float8_head, peak);
   }
   return 0;

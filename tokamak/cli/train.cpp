@@ -54,8 +54,25 @@ void check_inputs(const RunConfig& run, const Tokenizer* tokenizer, const Planne
     fmt::print(stderr, "note: {}\n", line);
 }
 
+// Returns a line for a tokenizer with ids that the model lacks; empty if it has none. Some models
+// are published with such tokenizers, and their text never needs these ids.
+std::string too_many_ids(const Tokenizer* tokenizer, const ModelSpec& model) {
+  if (tokenizer == nullptr || tokenizer->vocab_size() <= model.vocab_size) return "";
+  return fmt::format(
+      "the tokenizer has {} ids and the model's vocabulary ends at {}: text with a later id ends "
+      "the run; check that model.hf_assets_path names the model's own tokenizer, or set "
+      "--model.vocab={}",
+      tokenizer->vocab_size(), model.vocab_size, tokenizer->vocab_size());
+}
+
 // Returns the exit code: a user's mistake where the run could not be trained here.
-int dry_run(const RunConfig& run, const Tokenizer* tokenizer, LaunchEnvironment launched) {
+int dry_run(const RunConfig& run, LaunchEnvironment launched) {
+  std::unique_ptr<Tokenizer> tokenizer;
+  if (run.needs.empty()) {
+    tokenizer = tokenizer_of(run.config);
+    const std::string line = too_many_ids(tokenizer.get(), spec_of(run.config));
+    if (!line.empty()) fmt::print(stderr, "note: {}\n", line);
+  }
   const int refused = static_cast<int>(ExitCode::kUserError);
   const int missing = run.needs.empty() || !run.is_of_this_machine ? 0 : refused;
   if (run.proxy) {
@@ -93,7 +110,7 @@ int dry_run(const RunConfig& run, const Tokenizer* tokenizer, LaunchEnvironment 
   if (!run.is_of_this_machine) return missing;
   const Fit fit = fit_of(run, planned, made_for.target, launched);
   fmt::print("{}", fit.text);
-  if (missing == 0) check_inputs(run, tokenizer, planned);
+  if (missing == 0) check_inputs(run, tokenizer.get(), planned);
   return fit.fits ? missing : refused;
 }
 
@@ -110,17 +127,6 @@ bool others_may_write(const std::filesystem::path& folder) {
   const perms mode = std::filesystem::status(folder, code).permissions();
   return !code && (mode & perms::others_write) != perms::none &&
          (mode & perms::sticky_bit) == perms::none;
-}
-
-// Returns a line for a tokenizer with ids that the model lacks; empty if it has none. Some models
-// are published with such tokenizers, and their text never needs these ids.
-std::string too_many_ids(const Tokenizer* tokenizer, const ModelSpec& model) {
-  if (tokenizer == nullptr || tokenizer->vocab_size() <= model.vocab_size) return "";
-  return fmt::format(
-      "the tokenizer has {} ids and the model's vocabulary ends at {}: text with a later id ends "
-      "the run; check that model.hf_assets_path names the model's own tokenizer, or set "
-      "--model.vocab={}",
-      tokenizer->vocab_size(), model.vocab_size, tokenizer->vocab_size());
 }
 
 // Prints and writes what rank 0 reports before training.
@@ -180,6 +186,34 @@ std::unique_ptr<Backend> open_device(const DeviceChoice& choice,
   return backend;
 }
 
+/// Connects the trainer with the console, the signals, the run's folder (on rank 0) and the
+/// launcher, which must all outlive it.
+void connect(TrainerOptions& options, Console& console, const RunSignals& signals,
+             const RunFolder* folder, const LaunchEnvironment& launched) {
+  options.stop_signal = [&signals] { return signals.stop(); };
+  options.save_asked = [&signals] { return signals.takes_save(); };
+  options.before_last_save = [&signals] { signals.hold(); };
+  options.logging.color = console.color();
+  options.logging.print = [&console](const std::string& level, const std::string& text) {
+    console.print(level, text);
+  };
+  options.logging.columns = [&console] { return console.room(); };
+  if (console.is_live())
+    options.logging.show_progress = [&console](const StepProgress& progress) {
+      console.show(progress);
+    };
+  if (const char* const job = std::getenv("SLURM_JOB_ID")) options.logging.job = job;
+  if (folder != nullptr) {
+    options.logging.fence = options.checkpoint.fence = [folder] { folder->check(); };
+    options.checkpoint.attempt = folder->attempt();
+  }
+  options.checkpoint.num_threads = storage_threads(launched);
+  options.checkpoint.ranks_of_host = launched.local_size;
+  options.ranks_per_host = launched.local_size;
+  if (const char* const memory = std::getenv(kStepMemoryVariable))
+    options.checkpoint.memory_folder = memory;
+}
+
 /// Returns the exit code: kExitStopped where a signal has stopped the run.
 int train_on(World& world, const LaunchEnvironment& launched, Args args, const RunSignals& signals,
              Watchdog& watchdog, std::optional<OutputQueue>& output, StartPhases phases) {
@@ -206,38 +240,14 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
     if (!run->dry_run) folder.emplace(run->config.job.dump_folder, this_process());
     for (const std::string& note : run->notes) fmt::print(stderr, "note: {}\n", note);
     if (run->dry_run) {
-      if (run->needs.empty()) {
-        tokenizer = tokenizer_of(run->config);
-        const std::string line = too_many_ids(tokenizer.get(), spec_of(run->config));
-        if (!line.empty()) fmt::print(stderr, "note: {}\n", line);
-      }
-      exit_code = dry_run(*run, tokenizer.get(), launched);
+      exit_code = dry_run(*run, launched);
     } else {
       announce(*run, options.model, tokenizer.get(), launched, console);
     }
     return std::string();
   });
   if (run->dry_run) return exit_code;
-  options.stop_signal = [&signals] { return signals.stop(); };
-  options.save_asked = [&signals] { return signals.takes_save(); };
-  options.before_last_save = [&signals] { signals.hold(); };
-  options.logging.color = console.color();
-  options.logging.print = [&](const std::string& level, const std::string& text) {
-    console.print(level, text);
-  };
-  options.logging.columns = [&] { return console.room(); };
-  if (console.is_live())
-    options.logging.show_progress = [&](const StepProgress& progress) { console.show(progress); };
-  if (const char* const job = std::getenv("SLURM_JOB_ID")) options.logging.job = job;
-  if (folder) {
-    options.logging.fence = options.checkpoint.fence = [&] { folder->check(); };
-    options.checkpoint.attempt = folder->attempt();
-  }
-  options.checkpoint.num_threads = storage_threads(launched);
-  options.checkpoint.ranks_of_host = launched.local_size;
-  options.ranks_per_host = launched.local_size;
-  if (const char* const memory = std::getenv(kStepMemoryVariable))
-    options.checkpoint.memory_folder = memory;
+  connect(options, console, signals, folder ? &*folder : nullptr, launched);
   phases.end("configuration");
   std::unique_ptr<Backend> backend;
   const bool copy_engine =
@@ -250,12 +260,11 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
                           launched);
     return std::string();
   });
-  if (const auto peak = peak_flops(*backend, options.shape.training.compute)) {
-    options.logging.peak_flops = peak->per_s;
-    if (world.rank() == 0)
-      console.print("INFO", fmt::format("Peak FLOPS used for computing MFU: {:.3e} ({})",
-                                        peak->per_s, peak->of));
-  }
+  const auto peak = peak_flops(*backend, options.shape.training.compute);
+  if (peak && world.rank() == 0)
+    console.print("INFO", fmt::format("Peak FLOPS used for computing MFU: {:.3e} ({})", peak->per_s,
+                                      peak->of));
+  if (peak) options.logging.peak_flops = peak->per_s;
   options.profiling.rates = rates_of(*backend);
   options.logging.memory = [&] { return memory_use(*backend); };
   StepTimes times;
