@@ -7,6 +7,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/launch/process/command.h"
 #include "tokamak/launch/slurm/batch_script.h"
 #include "tokamak/launch/slurm/site.h"
 #include "tokamak/launch/slurm/slurm_job.h"

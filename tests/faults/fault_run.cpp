@@ -6,6 +6,8 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include "tokamak/core/file.h"
+
 #include "tests/fixtures/draw.h"
 #include "tests/fixtures/processes.h"
 #include "tokamak_commit.h"  // the build writes it

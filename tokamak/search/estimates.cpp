@@ -218,7 +218,6 @@ class Estimator {
       RunShape shape =
           priced_shape(config, flat.linear, machine_, model, {.degrees = flat.degrees});
       shape.validation.reset();
-      shape.trades_time = false;
       if (shape.float8) {  // a relative has fewer layers than may be left out
         shape.float8->layers.bf16_at_start = 0;
         shape.float8->layers.bf16_at_end = 0;

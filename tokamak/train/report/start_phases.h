@@ -11,7 +11,8 @@ class StartPhases {
  public:
   using Clock = std::chrono::steady_clock;
 
-  explicit StartPhases(Clock::time_point begin = Clock::now()) : begin_(begin) {}
+  StartPhases() : StartPhases(Clock::now()) {}
+  explicit StartPhases(Clock::time_point begin) : begin_(begin) {}
 
   /// Ends a phase, which began where the one before ended; a name that is there already gets more.
   void end(const std::string& name, Clock::time_point at = Clock::now());
