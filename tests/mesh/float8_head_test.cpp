@@ -231,6 +231,5 @@ TEST(Float8HeadPlan, keeps_no_codes_of_a_tied_head) {
   }
 }
 
-// Few layers leave the head much of the memory: its chunks are shorter, so that codes fit.
 }  // namespace
 }  // namespace tokamak
