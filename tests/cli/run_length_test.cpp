@@ -48,8 +48,8 @@ TEST_F(RunLength, TokensAndEpochsBecomeWholeSteps) {
 
 TEST_F(RunLength, IsShownByAReport) {
   steps_of({"--training.steps=2"});
-  const auto page = run_program(
-      {TOK_PROGRAM, "report", dump().string(), "-o", "-", "--title", "A short run"});
+  const auto page =
+      run_program({TOK_PROGRAM, "report", dump().string(), "-o", "-", "--title", "A short run"});
   EXPECT_EQ(page.exit_code, 0) << page.err;
   EXPECT_NE(page.out.find("A short run"), std::string::npos);
 }

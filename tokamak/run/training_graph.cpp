@@ -204,13 +204,12 @@ GradientGraph build_gradient_graph(Graph& g, const ModelSpec& config,
     };
     storage.push_back(
         g.read(like("grad." + decl.name, gradient_dtype(o.compute), StateKind::kGradient)));
-    units.push_back(
-        {.block = decl.block,
-         .master = p.state,
-         .moments = {like(moment_name("m", decl.name), moments, StateKind::kMoment),
-                     like(moment_name("v", decl.name), moments, StateKind::kMoment)},
-         .copy = p.copy,
-         .tensors = {{.tensor = decl.name, .end = decl.type.numel()}}});
+    units.push_back({.block = decl.block,
+                     .master = p.state,
+                     .moments = {like(moment_name("m", decl.name), moments, StateKind::kMoment),
+                                 like(moment_name("v", decl.name), moments, StateKind::kMoment)},
+                     .copy = p.copy,
+                     .tensors = {{.tensor = decl.name, .end = decl.type.numel()}}});
   }
   const std::vector<Value> gradients = build_gradients(g, forward, storage);
   for (size_t i = 0; i < units.size(); ++i) units[i].gradient = gradients[i];

@@ -104,8 +104,7 @@ Evaluation evaluate(const EvaluationOptions& o, std::span<const TensorSource> pa
 
   ScoredRows rows = tokens == nullptr ? ScoredRows(o.text, *o.tokenizer, o.scoring)
                                       : ScoredRows(std::move(tokens), o.scoring);
-  const int64_t all_rows =
-      o.shape.validation->batch * run.mesh().degree(kBatchAxes);
+  const int64_t all_rows = o.shape.validation->batch * run.mesh().degree(kBatchAxes);
   const RowShare mine = row_share(run.mesh(), run.rank(), all_rows);
 
   struct Read {

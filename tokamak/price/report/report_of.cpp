@@ -167,7 +167,8 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
   // Saves masters and two moments; compute copies are made from masters again.
   const Degrees& degrees = request.degrees;
   report.reliability = price::reliability_of(
-      {.bytes = 3.0 * static_cast<double>(size_of(planned.training.master)) * static_cast<double>(shape.parameters),
+      {.bytes = 3.0 * static_cast<double>(size_of(planned.training.master)) *
+                static_cast<double>(shape.parameters),
        .num_ranks = static_cast<int>(degrees.world()),
        .num_replicas = static_cast<int>(degrees.dp_replicate),
        .block_ranks = static_cast<int>(degrees.dp_shard * degrees.cp * degrees.tp),

@@ -24,9 +24,10 @@ bool plans_codes(price::Precision linear, const price::Machine& machine) {
 }
 
 void require_planned(price::Precision linear, const price::Machine& machine) {
-  TOK_REQUIRE(linear != price::Precision::kFp4 || !plans_codes(linear, machine),
-              "precision fp4: this program has no matmuls in 4 bits; --cluster NAME+nemo prices one "
-              "that has");
+  TOK_REQUIRE(
+      linear != price::Precision::kFp4 || !plans_codes(linear, machine),
+      "precision fp4: this program has no matmuls in 4 bits; --cluster NAME+nemo prices one "
+      "that has");
 }
 
 void apply_software(const price::Software& software, RunShape& shape) {

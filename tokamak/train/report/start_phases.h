@@ -12,6 +12,7 @@ class StartPhases {
   using Clock = std::chrono::steady_clock;
 
   StartPhases() : StartPhases(Clock::now()) {}
+
   explicit StartPhases(Clock::time_point begin) : begin_(begin) {}
 
   /// Ends a phase, which began where the one before ended; a name that is there already gets more.
