@@ -1,7 +1,8 @@
-"""Keep files and functions small and code ASCII: warn, and fail where a hard limit is passed."""
+"""Keep files and functions small, code ASCII, and the program within tools/budget.toml: warn, and fail where a limit is passed."""
 import pathlib
 import re
 import sys
+import tomllib
 
 WARN_LINES = 400
 MAX_LINES = 800
@@ -40,9 +41,36 @@ def long_functions(source):
     return found
 
 
+def is_program(path):
+    """Whether the file counts as the program: C++ and CUDA without tests."""
+    return path.suffix in {".h", ".cpp", ".cu", ".cuh"} and not path.stem.endswith("_test") and not path.stem.startswith("test_")
+
+
+def over_budget(root):
+    """Yields a line for each number above its bound in tools/budget.toml, and for each without one."""
+    budget = tomllib.loads((root / "tools/budget.toml").read_text())
+    counts = {"program": {"lines": 0, "static_casts": 0}, "lines": {}, "files": {}, "pages": {}}
+    for folder in sorted(p for p in (root / "tokamak").iterdir() if p.is_dir()):
+        texts = [p.read_text() for p in folder.rglob("*") if p.is_file() and is_program(p)]
+        counts["files"][folder.name] = len(texts)
+        counts["lines"][folder.name] = sum(text.count("\n") for text in texts)
+        counts["program"]["lines"] += counts["lines"][folder.name]
+        counts["program"]["static_casts"] += sum(text.count("static_cast<") for text in texts)
+    for page in budget["pages"]:
+        counts["pages"][page] = (root / page).read_text().count("\n")
+    for kind, of_kind in counts.items():
+        for name, count in of_kind.items():
+            bound = budget[kind].get(name)
+            if bound is None or count > bound:
+                yield f"tools/budget.toml: {kind} of {name}: {count}, {'no bound' if bound is None else f'at most {bound}'}"
+
+
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     bad = 0
+    for line in over_budget(root):
+        print(line)
+        bad = 1
     for folder in FOLDERS:
         for path in sorted((root / folder).rglob("*")):
             if path.suffix not in SUFFIXES or not path.is_file():
