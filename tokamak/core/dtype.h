@@ -45,12 +45,12 @@ constexpr int64_t size_of(DType dtype) {
   return 0;
 }
 
-/// Whether elements are 8-bit codes of scaled values (core/float8.h).
+/// Whether elements are quantized values of scaled values (core/float8.h).
 constexpr bool is_float8(DType dtype) {
   return dtype == DType::kE4M3 || dtype == DType::kE5M2;
 }
 
-/// Whether ops compute with the elements directly, as they cannot with 8-bit codes.
+/// Whether ops compute with the elements directly, as they cannot with quantized values.
 constexpr bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16 ||
          dtype == DType::kF16;

@@ -1,5 +1,5 @@
 // The 8-bit floats of the Open Compute Project (OFP8 1.0), and the scales that values are
-// multiplied by before they become codes.
+// multiplied by before they become quantized values.
 #pragma once
 
 #include <algorithm>

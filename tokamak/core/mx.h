@@ -17,11 +17,11 @@ struct E8M0 {
   }
 };
 
-/// Returns the inverse scale of values of magnitude up to `amax` that become codes of `Format`
-/// (core/float8.h). If `rounds_up` it is amax / kLargest rounded up to a power of two, so that
-/// nothing saturates; otherwise it maps the exponent of `amax` onto the format's largest. An `amax`
-/// that is not finite gives NaN. Source: torchao 0.17, prototype/mx_formats/mx_tensor.py, modes
-/// RCEIL and FLOOR, which map infinities to finite codes.
+/// Returns the inverse scale of values of magnitude up to `amax` that become quantized values of
+/// `Format` (core/float8.h). If `rounds_up` it is amax / kLargest rounded up to a power of two, so
+/// that nothing saturates; otherwise it maps the exponent of `amax` onto the format's largest. An
+/// `amax` that is not finite gives NaN. Source: torchao 0.17, prototype/mx_formats/mx_tensor.py,
+/// modes RCEIL and FLOOR, which map infinities to finite quantized values.
 template <class Format>
 constexpr E8M0 mx_scale(float amax, bool rounds_up) {
   constexpr uint32_t kMantissa = 0x7FFFFFU;
@@ -37,8 +37,9 @@ constexpr E8M0 mx_scale(float amax, bool rounds_up) {
   return {static_cast<uint8_t>(exponent > largest ? exponent - largest : 0U)};
 }
 
-/// Returns what values are multiplied by before they become codes: the inverse of a result of
-/// mx_scale(), which is exact. Below 2^-118 torchao multiplies by less, and loses such values.
+/// Returns what values are multiplied by before they become quantized values: the inverse of a
+/// result of mx_scale(), which is exact. Below 2^-118 torchao multiplies by less, and loses such
+/// values.
 constexpr float mx_multiplier(E8M0 scale) {
   if (scale.bits == 255) return std::numeric_limits<float>::quiet_NaN();
   return std::bit_cast<float>((254U - scale.bits) << 23U);

@@ -36,7 +36,7 @@ __device__ inline uint32_t encode_float8(float x) {
   return sign | (rounded - (uint32_t{127 - Format::kBias} << Format::kMantissaBits));
 }
 
-/// The codes of four values, the first in the lowest byte.
+/// The quantized values of four values, the first in the lowest byte.
 template <class Format>
 __device__ inline uint32_t encode_float8(float a, float b, float c, float d) {
   return encode_float8<Format>(a) | encode_float8<Format>(b) << 8U |
@@ -76,7 +76,7 @@ __device__ inline uint32_t encode_float8(float x) {
   return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, detail::kInterpretation<Format>);
 }
 
-/// The codes of four values, the first in the lowest byte.
+/// The quantized values of four values, the first in the lowest byte.
 template <class Format>
 __device__ inline uint32_t encode_float8(float a, float b, float c, float d) {
   constexpr auto kFormat = detail::kInterpretation<Format>;

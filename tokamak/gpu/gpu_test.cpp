@@ -198,7 +198,7 @@ TEST(GpuBackend, narrow_rows_leave_wide_ones_their_shared_memory) {
   EXPECT_NO_THROW(narrow());
 }
 
-// By this the guard sees infinities that codes do not keep.
+// By this the guard sees infinities that quantized values do not keep.
 TEST(GpuBackend, squares_of_weight_zero_count_only_if_they_are_not_finite) {
   if (gpu::num_devices() == 0) GTEST_SKIP() << gpu::why_none();
   const OpCase c = case_of(SumSquares{.ranges = {{.end = 4, .weight = 0.0}}}, {f32({4})});

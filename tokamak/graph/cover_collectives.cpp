@@ -166,9 +166,9 @@ class Cover {
   }
 
   // Finds the nodes whose results nothing but one weight gradient reads, which they may precede at
-  // once: those that transpose codes, for example. What they read is no larger than what they make,
-  // so they may wait, too. The only reader of what a collective brings keeps its place, since
-  // weight gradients run in front of it.
+  // once: those that transpose quantized values, for example. What they read is no larger than what
+  // they make, so they may wait, too. The only reader of what a collective brings keeps its place,
+  // since weight gradients run in front of it.
   void find_companions() {
     std::map<int32_t, std::set<int32_t>> readers;
     for (int32_t i = 0; i < graph_.size(); ++i)

@@ -20,7 +20,7 @@ struct RunOptions {
   int microbatch = 0;
   bool accumulate = false;     ///< outputs that can accumulate do
   int repeats = 1;             ///< runs on the same memory; only the first is microbatch 0
-  bool fuses_float8 = true;    ///< maxima and codes are made where values are
+  bool fuses_float8 = true;    ///< maxima and quantized values are made where values are
   bool device_graphs = false;  ///< a device records what the repeats run and replays it
   int threads = 0;             ///< of kernels; 0: all
   Backend* backend = nullptr;  ///< null: a CPU's, with the options above

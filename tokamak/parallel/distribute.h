@@ -63,7 +63,7 @@ struct DistributeOptions {
   bool merge_products = true;        ///< merge matmuls of one input (merge_products.h)
   bool sequence_parallel = true;     ///< ranks of tp cut the sequence between blocks
   bool keep_copies = true;  ///< of weights gathered at most once a step: updates write them
-  /// Blocks multiply 8-bit codes, so no compute copies of blocks are kept from step to step.
+  /// Blocks multiply quantized values, so no compute copies of blocks are kept from step to step.
   bool float8 = false;
   bool gathers_codes = false;  ///< of blocks, in place of weights in the compute dtype
 };
@@ -131,7 +131,8 @@ class Distributor {
   /// parallelism or without float8.
   CommGroup tensor_group() const;
 
-  /// Returns the ranks that hold parts of the same weights; one rank unless codes are gathered.
+  /// Returns the ranks that hold parts of the same weights; one rank unless quantized values are
+  /// gathered.
   CommGroup owner_group() const;
 
   /// Returns the ranks that run the same blocks; one rank without float8.

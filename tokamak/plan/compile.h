@@ -13,7 +13,7 @@ namespace tokamak {
 struct CompileOptions {
   RecomputePolicy recompute;
   bool fuse = true;         ///< sums and neighbours (fuse.h)
-  bool fuse_float8 = true;  ///< maxima and codes with what they are of (fused_float8.h)
+  bool fuse_float8 = true;  ///< maxima and quantized values with what they are of (fused_float8.h)
   Target target;
   bool split_backward =
       false;  ///< forward and backward as two segments, as pipeline stages need them

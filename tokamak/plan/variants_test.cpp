@@ -9,7 +9,8 @@
 namespace tokamak {
 namespace {
 
-// Returns what explain_variants() says about "wgmma_fp8" for codes [m, 4096] by [n, 4096].
+// Returns what explain_variants() says about "wgmma_fp8" for quantized values [m, 4096] by [n,
+// 4096].
 std::string own_kernel(const ScaledMatmul& op, int64_t m, int64_t n,
                        const Target& target = {.backend = "gpu", .arch = 90}) {
   constexpr int64_t k = 4096;

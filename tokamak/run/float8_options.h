@@ -12,7 +12,7 @@ namespace tokamak {
 /// quantize.linear.mx, or nothing. Throws Error that names the key if keys exclude each other.
 std::optional<Float8Options> float8_of(const Config& config);
 
-/// Returns why a target cannot multiply the codes of a run, and what to do, or "".
+/// Returns why a target cannot multiply the quantized values of a run, and what to do, or "".
 std::string why_no_float8(const std::optional<Float8Options>& float8, const Target& target);
 
 /// Returns why auto_filter_small_kn leaves out a matmul of N output and K input features, or "".

@@ -30,7 +30,7 @@ std::string shape_of(const Task& task, const Cost& cost) {
   }
   std::string shape = largest == nullptr ? "" : to_string(largest->dims);
   if (cost.kind == Cost::Kind::kGemm) shape = fmt::format("{} x {} x {}", cost.m, cost.n, cost.k);
-  // Codes of one shape take longer or shorter under other scales and layouts.
+  // Quantized values of one shape take longer or shorter under other scales and layouts.
   return has_codes ? fmt::format("{}, {}", shape, task.rules->describe(task.op.get())) : shape;
 }
 

@@ -99,7 +99,7 @@ void scale_model(const ModelSpec& spec, const Degrees& d, const ProxyLimits& lim
   int64_t dim = spec.dim;
   if (spec.dim > limits.dim) {
     const int64_t unit = group * least_kv;
-    // Matmuls of codes want such multiples on each rank.
+    // Quantized matmuls want such multiples on each rank.
     const auto float8 = float8_of(c);
     const int64_t multiple = float8 ? std::max(kMlpUnit, float8->recipe.multiple()) : kMlpUnit;
     const int64_t least_head = std::max(kLeastHead, float8 ? multiple * d.tp / least_kv : 0);

@@ -13,8 +13,8 @@
 
 namespace tokamak::gpu {
 
-/// How a matmul of 8-bit codes differs from others. Devices take only codes that are dense along k:
-/// transpose_b must be the only transpose.
+/// How a quantized matmul differs from others. Devices take only quantized values that
+/// are dense along k: transpose_b must be the only transpose.
 struct ScaledGemm {
   DType in_b = DType::kE4M3;  ///< B's format; A's is GemmShape::in
   ScaleGrid a_grid = ScaleGrid::kTensor;
@@ -24,9 +24,9 @@ struct ScaledGemm {
 
 /// C[m, n] (+)= op(A)[m, k] op(B)[k, n] (+ bias[n]), all row-major and dense (but for a_stride), on
 /// 16-byte addresses and with rows of whole 16-byte words. A is stored [k, m] if transpose_a, B is
-/// stored [n, k] if transpose_b. Inputs have type `in`: fp32, bf16, or 8-bit codes that are
+/// stored [n, k] if transpose_b. Inputs have type `in`: fp32, bf16, or quantized values that are
 /// multiplied by inverse scales. Sums are fp32 (never TF32), the result is `out`, the bias is `in`,
-/// or bf16 for codes.
+/// or bf16 for quantized values.
 struct GemmShape {
   int64_t m = 0, n = 0, k = 0;
   bool transpose_a = false;
@@ -49,7 +49,7 @@ struct GemmShape {
 struct GemmOperands {
   const void* a = nullptr;
   const void* b = nullptr;
-  const void* a_scales = nullptr;  ///< of codes; of scale_type()
+  const void* a_scales = nullptr;  ///< of quantized values; of scale_type()
   const void* b_scales = nullptr;
   const void* bias = nullptr;
   void* c = nullptr;

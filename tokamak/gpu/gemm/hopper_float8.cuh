@@ -1,6 +1,7 @@
-// The matmul of 8-bit codes on Hopper: C[m, n] (+)= sum_k a[m, k] b[n, k]. Each 128 codes of a row
-// of A, and each 128 x 128 codes of B, share an inverse scale. Tensor cores keep some 14 bits of
-// their sums, so those of 128 products are scaled and added up in fp32 registers.
+// The quantized matmul on Hopper: C[m, n] (+)= sum_k a[m, k] b[n, k]. Each 128 quantized
+// values of a row of A, and each 128 x 128 quantized values of B, share an inverse scale. Tensor
+// cores keep some 14 bits of their sums, so those of 128 products are scaled and added up in fp32
+// registers.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -17,14 +18,15 @@ inline constexpr int kCluster = 2;
 inline constexpr int kStages = 4;
 inline constexpr int kTileM = 64 * kGroups;
 inline constexpr int kTileN = 128;
-inline constexpr int kPart = 128;  ///< codes of a row with one scale, the width of the swizzle
+inline constexpr int kPart =
+    128;  ///< quantized values of a row with one scale, the width of the swizzle
 inline constexpr int kHalfM = kTileM / kCluster;
 inline constexpr int kBlockThreads = (kGroups + 1) * kWarpGroup;
 
 /// A matmul's operands, as the kernel takes them.
 struct ScaledProduct {
-  CUtensorMap a;           ///< codes [M, K], boxes of kHalfM x kPart
-  CUtensorMap b;           ///< codes [N, K], boxes of kTileN x kPart
+  CUtensorMap a;           ///< quantized values [M, K], boxes of kHalfM x kPart
+  CUtensorMap b;           ///< quantized values [N, K], boxes of kTileN x kPart
   CUtensorMap a_inverse;   ///< scales [K / kPart, M], boxes of 1 x kHalfM
   const float* b_inverse;  ///< scales of blocks
   int64_t b_step;          ///< from one row of blocks to the next

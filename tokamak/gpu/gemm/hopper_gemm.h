@@ -1,5 +1,5 @@
-// Matmuls of 8-bit codes, A's scaled by segments and B's by blocks, by this project's own kernel
-// for Hopper.
+// Quantized matmuls, A's scaled by segments and B's by blocks, by this project's own
+// kernel for Hopper.
 #pragma once
 
 #include "tokamak/gpu/gemm/gemm.h"

@@ -119,9 +119,9 @@ __device__ inline void wait_for_sums(float (&sums)[64]) {
         TOK_SUMS_8(sums, 32), TOK_SUMS_8(sums, 40), TOK_SUMS_8(sums, 48), TOK_SUMS_8(sums, 56) \
       : "l"(a), "l"(b), "r"(static_cast<int>(adds)))
 
-/// sums[64, 128] = or += a[64, 32] b[128, 32]^T, of codes in E4M3, or E5M2 for a. Thread t of the
-/// group holds in sums[4 j + 2 h + i] row 16 (t / 32) + 8 h + t % 32 / 4, column 8 j + 2 (t % 4) +
-/// i.
+/// sums[64, 128] = or += a[64, 32] b[128, 32]^T, of quantized values in E4M3, or E5M2 for a. Thread
+/// t of the group holds in sums[4 j + 2 h + i] row 16 (t / 32) + 8 h + t % 32 / 4, column 8 j + 2
+/// (t % 4) + i.
 template <bool kIsE5M2>
 __device__ inline void multiply(float (&sums)[64], uint64_t a, uint64_t b, bool adds) {
   if constexpr (kIsE5M2) {

@@ -1,11 +1,12 @@
-// Codes under a delayed scale, in the kernel that computes their values.
+// Quantized values under a delayed scale, in the kernel that computes their values.
 #pragma once
 
 #include "tokamak/ops/float8/row_codes_gpu.cuh"
 
 namespace tokamak::gpu {
 
-/// Codes of values as they lie, under one scale that is known before; none without `codes`.
+/// Quantized values as they lie, under one scale that is known before; none
+/// without `codes`.
 struct DelayedCodes {
   uint8_t* codes = nullptr;
   float* inverse = nullptr;
@@ -18,7 +19,8 @@ struct DelayedCodes {
     return delayed.template scale_of<Format>(*amax, power_of_two);
   }
 
-  /// Stores the codes of elements [i, i + K), and with the first of all the inverse scale.
+  /// Stores the quantized values of elements [i, i + K), and with the first of all the inverse
+  /// scale.
   template <class Format, int K, class T>
   __device__ void store(int64_t i, const T (&v)[K]) const {
     const float s = scale<Format>();
@@ -52,7 +54,7 @@ __global__ void __launch_bounds__(kThreads) gated_max(int64_t n, F f, Delayed de
 /// The blocks of a pass that does nothing where a table has a scale.
 inline constexpr unsigned kGatedBlocks = 512;
 
-/// Stores the inverse scale of no codes.
+/// Stores the inverse scale of no quantized values.
 template <class Format>
 void store_inverse_of_none(const DelayedCodes& to, DeviceStream stream) {
   if (to.codes != nullptr) launch_for(1, stream, detail::DelayedInverse<Format>{to});

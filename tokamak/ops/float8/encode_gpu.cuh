@@ -1,4 +1,4 @@
-// Kernels that make codes of tiles and of rows.
+// Kernels that quantize tiles and rows.
 #pragma once
 
 #include "tokamak/gpu/float8.cuh"
@@ -44,7 +44,7 @@ __device__ inline void keep_block_maximum(uint32_t mine, uint32_t* most) {
   if (threadIdx.x == 0) atomicMax(most, mine);
 }
 
-/// Returns the codes of a thread's neighbours; scale(j) is the scale of the j-th.
+/// Returns the quantized values of a thread's neighbours; scale(j) is the scale of the j-th.
 template <class Format, class T, class Scale>
 __device__ inline uint2 encode_each(const T (&x)[kEach], const Scale& scale) {
   float values[kEach];
@@ -66,9 +66,9 @@ struct TileCodes {
   Delayed delayed = {};
 };
 
-// Words of 4 codes of a row of a tile in shared memory. The padding after each 16 rows lets 8
-// threads that read rows 16 apart, 4 neighbouring words each, meet all banks. A row that is a
-// multiple of 16 below another lies word_at(that multiple, 0) behind it.
+// Words of 4 quantized values of a row of a tile in shared memory. The padding after each 16 rows
+// lets 8 threads that read rows 16 apart, 4 neighbouring words each, meet all banks. A row that is
+// a multiple of 16 below another lies word_at(that multiple, 0) behind it.
 constexpr int kRowWords = kTile / 4;
 constexpr int kTileWords = kTile * kRowWords + kTile / 16 * 4;
 
@@ -147,8 +147,9 @@ __device__ void make_scales(const TileCodes<T>& c, int64_t tile_row, int64_t til
     c.inverse[at] = 1.0F / scales[thread];
 }
 
-// Each block encodes a tile of x, whose codes reach the transposed matrix through shared memory.
-// With kTakesMaxima the block holds the whole tile, to take its maximum and make its one scale.
+// Each block encodes a tile of x, whose quantized values reach the transposed matrix through shared
+// memory. With kTakesMaxima the block holds the whole tile, to take its maximum and make its one
+// scale.
 template <bool kWhole, bool kTakesMaxima, class Format, class T>
 __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(TileCodes<T> c) {
   constexpr int kHeld = kTakesMaxima ? kRounds : kRoundsAtOnce;
@@ -271,7 +272,7 @@ __device__ inline int column_word_at(int row, int word) {
   return row * (kColumns / 4) + row / 16 * 4 + word;
 }
 
-// Makes transposed codes of segments of columns, each under its own scale.
+// Makes transposed quantized values of segments of columns, each under its own scale.
 template <bool kWhole, class Format, class T>
 __global__ void __launch_bounds__(kThreads)
     encode_columns(Values<T> v, bool power_of_two, uint8_t* codes, float* inverse) {

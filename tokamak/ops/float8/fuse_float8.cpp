@@ -106,7 +106,7 @@ class Float8Fuser {
     }
   }
 
-  // Makes codes of one output, and stores it only if something else reads it.
+  // Quantizes one output, and stores it only if something else reads it.
   bool find_codes_of_rows(int32_t i, const AnyOp& op) {
     const Node& node = graph_.node(i);
     if (!node.accumulations.empty()) return false;
@@ -136,7 +136,7 @@ class Float8Fuser {
     return false;
   }
 
-  // Makes codes of one output under a delayed scale. Before them its maximum is taken, for want of
+  // Quantizes one output under a delayed scale. Before them its maximum is taken, for want of
   // one, unless there is that of the node of which this is a clone.
   bool find_delayed_codes_of_rows(int32_t i, const AnyOp& op, int y, int32_t j) {
     const Node& node = graph_.node(i);
@@ -190,14 +190,14 @@ class Float8Fuser {
     return pass;
   }
 
-  // Whether node `j` takes maxima or makes codes in the place of node `i`.
+  // Whether node `j` takes maxima or quantizes in the place of node `i`.
   bool makes_codes_of(int32_t i, int32_t j) const {
     if (j < 0 || !runs_with(i, j)) return false;
     return is_plain_amax(j) || is_gated_amax(j) || graph_.node(j).as<Quantize>() != nullptr;
   }
 
-  // Makes codes of all outputs, if only codes and maxima of them are wanted, or if the op can store
-  // what is wanted besides.
+  // Quantizes all outputs, if only quantized values and maxima of them are wanted, or if the op can
+  // store what is wanted besides.
   bool find_codes_of_tiles(int32_t i, const AnyOp& op) {
     const Node& node = graph_.node(i);
     if (!node.accumulations.empty()) return false;

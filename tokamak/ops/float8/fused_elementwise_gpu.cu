@@ -6,7 +6,7 @@
 namespace tokamak::gpu {
 namespace {
 
-// Makes codes, if any, of what F computes, and returns its greatest magnitude.
+// Quantizes what F computes, if asked to, and returns its greatest magnitude.
 template <class F>
 struct Encoded {
   using Element = typename F::Element;
@@ -22,8 +22,8 @@ struct Encoded {
   }
 };
 
-// Computes n values in rows of D by `f`, with the maximum or the codes that `fused` asks for. All
-// `pointers` are those that f accesses.
+// Computes n values in rows of D by `f`, with the maximum or the quantized values that `fused` asks
+// for. All `pointers` are those that f accesses.
 template <class F, class... P>
 void launch_fused(const KernelArgs& args, const FusedOutput& fused, int64_t n, int64_t D,
                   const F& f, const P*... pointers) {

@@ -20,11 +20,12 @@ struct Float8Reader {
   /// Returns the number of its own inputs.
   size_t num_inputs() const { return (takes_maxima ? 1 : 0) + (takes_row() ? 1 : 0); }
 
-  /// Returns the codes of rows whose one scale is delayed, or null if the reader is another.
+  /// Returns the quantized values of rows whose one scale is delayed, or null if the reader is
+  /// another.
   const Quantize* delayed_codes_of_rows() const;
 
-  /// Returns the codes whose maxima are taken in the pass that makes them, or null if the reader is
-  /// another.
+  /// Returns the quantized values whose maxima are taken in the pass that makes them, or null if
+  /// the reader is another.
   const Quantize* codes_in_one_pass() const;
 };
 
@@ -64,15 +65,15 @@ struct FusedFloat8 {
 /// Returns the output of `op` whose maximum its kernels can take, or -1.
 int output_with_maximum(const AnyOp& op);
 
-/// Returns whether kernels of `op` can make codes of the rows of output_with_maximum() in the pass
+/// Returns whether kernels of `op` can quantize the rows of output_with_maximum() in the pass
 /// that computes them, with or without storing it.
 bool makes_codes_of_rows(const AnyOp& op);
 
-/// Returns whether kernels of `op` can take maxima and make codes of all its outputs, tile by tile,
+/// Returns whether kernels of `op` can take maxima and quantize all its outputs, tile by tile,
 /// without storing them; those of gelu_grad only where scales are delayed.
 bool makes_codes_of_tiles(const AnyOp& op);
 
-/// Returns whether those kernels can store output `out` beside its codes.
+/// Returns whether those kernels can store output `out` beside its quantized values.
 bool stores_beside_tiles(const AnyOp& op, int out);
 
 /// Returns why no backend but a CPU has a kernel for these readers, or ""; `in` begins with the
@@ -80,13 +81,14 @@ bool stores_beside_tiles(const AnyOp& op, int out);
 std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in);
 
 /// Replaces nodes and the `amax` and `quantize` nodes that read them by FusedFloat8, where that
-/// moves fewer bytes. Codes of tiles are made without storing values. Where they need a maximum of
-/// the values themselves, the op runs twice: once for the maxima, once for the codes. Delayed codes
-/// need it only for want of a scale: the first pass then does nothing in most steps.
+/// moves fewer bytes. Quantized values of tiles are made without storing values. Where they need a
+/// maximum of the values themselves, the op runs twice: once for the maxima, once for the quantized
+/// values. Delayed quantized values need it only for want of a scale: the first pass then does
+/// nothing in most steps.
 Graph fuse_float8(const Graph& graph);
 
-/// Takes maxima of columns alone where the codes of rows that are made with them are not read: the
-/// backward makes other codes of what it computes again.
+/// Takes maxima of columns alone where the quantized values of rows that are made with them are not
+/// read: the backward makes other quantized values of what it computes again.
 Graph drop_unread_codes(const Graph& graph);
 
 }  // namespace tokamak

@@ -104,7 +104,7 @@ struct InverseScales {
   }
 };
 
-// The two outputs' codes, as the readers want them.
+// The two outputs' quantized values, as the readers want them.
 struct OutputLayouts {
   TileLayouts d, y;
 };
@@ -168,7 +168,7 @@ Kernel codes_of_tiles(const FusedFloat8& fused, const MakeTiles& tiles_of) {
   });
 }
 
-// Returns the kernel that takes maxima of tiles, or makes codes of them under scales known before.
+// Returns the kernel that takes maxima of tiles, or quantizes them under scales known before.
 template <class Source, class MakeTiles>
 Kernel kernel_of_tiles(const FusedFloat8& fused, const MakeTiles& tiles_of) {
   if (std::holds_alternative<Quantize>(fused.readers[0].op))
@@ -178,7 +178,7 @@ Kernel kernel_of_tiles(const FusedFloat8& fused, const MakeTiles& tiles_of) {
   };
 }
 
-// Segments of tiles: codes and inverse scales of each reader.
+// Segments of tiles: quantized values and inverse scales of each reader.
 template <class T>
 Kernel segments_of_gates(const std::vector<Float8Reader>& readers) {
   DType format = DType::kE4M3;

@@ -13,20 +13,21 @@ namespace tokamak::gpu {
 
 /// What a kernel makes of output_with_maximum() besides the op's output.
 struct FusedOutput {
-  bool stores = true;          ///< the output itself; only codes of rows may take its place
+  bool stores = true;  ///< the output itself; only quantized values of rows may take its place
   bool stores_others = true;   ///< the other outputs
   bool takes_maximum = false;  ///< the greatest magnitude, the op's last output
-  bool makes_codes = false;    ///< of rows: the op's last outputs are codes and inverse scales
+  bool makes_codes =
+      false;  ///< of rows: the op's last outputs are quantized values and inverse scales
   bool of_segments = false;    ///< each 128 neighbours have a scale, not each row
   bool power_of_two = false;   ///< scales are rounded down to powers of two
   bool takes_columns = false;  ///< the op's last output holds maxima of columns
   int most_blocks = 0;         ///< that take them
-  /// Codes have one delayed scale, and the op's last inputs are a maximum and a row of its table.
-  /// Without makes_codes a maximum is taken, and nothing stored, if the row, which is the op's last
-  /// input, has no scale.
+  /// Quantized values have one delayed scale, and the op's last inputs are a maximum and a row of
+  /// its table. Without makes_codes a maximum is taken, and nothing stored, if the row, which is
+  /// the op's last input, has no scale.
   bool is_delayed = false;
 
-  /// Whether codes of rows are made under scales of rows or segments.
+  /// Whether quantized values of rows are made under scales of rows or segments.
   bool makes_codes_of_rows() const { return makes_codes && !is_delayed; }
 
   /// Whether nothing is done where a row has a scale.
@@ -60,7 +61,7 @@ Kernel prepare_fused(const Rope& op, const KernelTypes& types, const FusedOutput
 Kernel prepare_fused(const RopeConcat& op, const KernelTypes& types, const FusedOutput& fused,
                      const Setup& setup);
 
-/// Returns where codes go that a kernel makes.
+/// Returns where quantized values go that a kernel makes.
 inline RowCodes codes_of(const KernelArgs& args, const FusedOutput& fused) {
   if (!fused.makes_codes_of_rows()) return {};
   const size_t end = args.out.size() - (fused.takes_columns ? 1 : 0);
@@ -72,7 +73,7 @@ inline RowCodes codes_of(const KernelArgs& args, const FusedOutput& fused) {
           .most_blocks = fused.most_blocks};
 }
 
-/// Returns where codes go that a kernel makes under a delayed scale.
+/// Returns where quantized values go that a kernel makes under a delayed scale.
 inline DelayedCodes delayed_codes_of(const KernelArgs& args, const FusedOutput& fused) {
   if (!fused.is_delayed || !fused.makes_codes) return {};
   const size_t end = args.out.size() - (fused.takes_maximum ? 1 : 0);

@@ -37,7 +37,7 @@ Float8Reader codes_of(int out, ScaleGrid grid, CodeLayout layout, DType format) 
           .takes_maxima = true};
 }
 
-// Codes of rows of the last output of `first`, in its place or beside it.
+// Quantized values of rows of the last output of `first`, in its place or beside it.
 template <class T>
 FusedFloat8 with_codes(T first, size_t outputs, ScaleGrid grid, bool stores, bool power_of_two) {
   FusedFloat8 op{.first = any_op(std::move(first)), .stores = std::vector<bool>(outputs, true)};

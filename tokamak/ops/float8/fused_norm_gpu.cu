@@ -7,7 +7,7 @@
 namespace tokamak::gpu {
 namespace {
 
-// Makes codes of y under scales of rows or of their segments; y is stored where it is not null.
+// Quantizes y under scales of rows or of their segments; y is stored where it is not null.
 template <class T>
 struct EncodeRows : NormEpilogue {
   T* y;
@@ -59,8 +59,8 @@ struct EncodeRows : NormEpilogue {
   unsigned blocks_for(int64_t groups) const { return codes.blocks_for(groups); }
 };
 
-// Takes the greatest magnitude of y, makes its codes under a delayed scale, or both; stores y where
-// it is not null. With a gate nothing is done if that has a scale.
+// Takes the greatest magnitude of y, makes its quantized values under a delayed scale, or both;
+// stores y where it is not null. With a gate nothing is done if that has a scale.
 template <class T>
 struct TakeMaximum : NormEpilogue {
   T* y;

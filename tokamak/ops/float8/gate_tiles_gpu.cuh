@@ -23,8 +23,8 @@ struct TileMaxima {
   uint32_t* columns = nullptr;
 };
 
-/// Codes of a matrix in one layout: under one scale, which may be a delayed one, or under one for
-/// each row, or column.
+/// Quantized values of a matrix in one layout: under one scale, which may be a delayed one, or
+/// under one for each row, or column.
 struct CodesUnderScales {
   uint8_t* codes = nullptr;
   const float* amax = nullptr;
@@ -44,8 +44,8 @@ struct CodesUnderScales {
   }
 };
 
-/// A matrix of values, of which codes lie as the values do and transposed; null codes are not made.
-/// `most` is where its greatest magnitude goes, if that is wanted.
+/// A matrix of values, of which quantized values lie as the values do and transposed; null
+/// quantized values are not made. `most` is where its greatest magnitude goes, if that is wanted.
 struct TileLayouts {
   CodesUnderScales rows, transposed;
   uint32_t* most = nullptr;
@@ -250,7 +250,7 @@ __device__ void make_tile_scales(const Source& source, const TileLayouts& d, con
   if (y.transposed.codes != nullptr) of_columns[kLast][i] = y.transposed.scale_at<E4M3>(column);
 }
 
-// Makes the codes of a tile of the gradients, and of y.
+// Quantizes a tile of the gradients, and of y.
 template <bool kWhole, bool kHasAxes, class Format, class Source>
 __global__ void __launch_bounds__(kThreads, 3)
     tile_codes(Source source, TileLayouts d, TileLayouts y) {
@@ -408,8 +408,8 @@ void launch_tile_maxima(const Source& source, bool is_packed, int64_t M, int64_t
 template <class Source>
 using TileEncoder = void (*)(Source, TileLayouts, TileLayouts);
 
-/// Returns the kernel for codes under scales of rows or columns, or only of tensors, which may use
-/// the shared memory that it needs.
+/// Returns the kernel for quantized values under scales of rows or columns, or only of tensors,
+/// which may use the shared memory that it needs.
 template <class Format, class Source>
 TileEncoder<Source> tile_encoder_of(bool is_whole, bool has_axes) {
   const auto kernel = is_whole   ? has_axes ? tile_codes<true, true, Format, Source>

@@ -1,4 +1,4 @@
-// How scales lie over a matrix of codes.
+// How scales lie over a matrix of quantized values.
 #pragma once
 
 #include <string_view>
@@ -7,10 +7,10 @@
 
 namespace tokamak {
 
-/// States which codes share a scale. Codes form a matrix [R, K] whose rows are dense along the dim
-/// over which the matmul sums.
+/// States which quantized values share a scale. Quantized values form a matrix [R, K] whose rows
+/// are dense along the dim over which the matmul sums.
 enum class ScaleGrid : uint8_t {
-  kTensor,    ///< all codes share one: scales [1]
+  kTensor,    ///< all quantized values share one: scales [1]
   kRows,      ///< each row has one: scales [R]
   kSegments,  ///< each 128 neighbours of a row have one: scales [ceil(K / 128), R]
   kBlocks,    ///< each 128 x 128 have one: scales [ceil(R / 128), ceil(K / 128) rounded up to a
@@ -32,7 +32,8 @@ constexpr DType scale_type(ScaleGrid grid) {
   return grid == ScaleGrid::kMx ? DType::kU8 : DType::kF32;
 }
 
-/// Returns the dims of the scales of `rows` x `columns` codes, in the layout that cuBLASLt reads.
+/// Returns the dims of the scales of `rows` x `columns` quantized values, in the layout that
+/// cuBLASLt reads.
 Dims scale_dims(ScaleGrid grid, int64_t rows, int64_t columns);
 
 /// Returns the index, within those dims, of the scale of the code at (row, column).

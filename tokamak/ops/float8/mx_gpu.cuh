@@ -1,4 +1,4 @@
-// Kernels that make codes under scales of 32 neighbours (core/mx.h).
+// Kernels that quantize under scales of 32 neighbours (core/mx.h).
 #pragma once
 
 #include "tokamak/core/mx.h"
@@ -11,7 +11,7 @@ constexpr int kMxLength = static_cast<int>(kMxBlock);
 struct MxScales {
   bool rounds_up;
   uint8_t* bytes;
-  int64_t rows, columns;  // of codes
+  int64_t rows, columns;  // of quantized values
 
   __device__ uint8_t* at(int64_t row, int64_t column) const {
     return bytes + scale_index(ScaleGrid::kMx, rows, columns, row, column);
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kMxLength / 16; ++i) store<4>(into + 4 * i, words[i]);
 }
 
-/// Makes codes and their scales, transposed or as x lies.
+/// Makes quantized values and their scales, transposed or as x lies.
 template <class Format, class T>
 void launch_mx(const Values<T>& v, bool rounds_up, bool transposed, uint8_t* codes, uint8_t* bytes,
                cudaStream_t stream) {

@@ -11,7 +11,7 @@ int64_t blocks_of(int64_t n) {
   return (n + kScaleBlock - 1) / kScaleBlock;
 }
 
-// Returns rows and columns of the codes of `x`, as it lies or transposed.
+// Returns rows and columns of the quantized values of `x`, as it lies or transposed.
 Dims code_dims(const TensorType& x, ScaleGrid grid, bool transposed) {
   const Dims dims{rows_of(x), x.dims.back()};
   return transposed ? Dims{dims[1], padded_tokens(dims[0], grid)} : dims;

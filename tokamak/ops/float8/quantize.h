@@ -1,4 +1,4 @@
-// Maxima and codes of 8-bit matmuls.
+// Maxima and quantized values of 8-bit matmuls.
 #pragma once
 
 #include "tokamak/ops/float8/grid.h"
@@ -6,10 +6,10 @@
 
 namespace tokamak {
 
-// x is a matrix of M rows (all its leading dims) and K columns. Codes are dense along the dim over
-// which the matmul sums. They lie as x does if that dim is K; otherwise they are transposed to
-// [K, M16], where M16 is M rounded up to a multiple of 16 (of 32 with kMx) and the padding is
-// zeros.
+// x is a matrix of M rows (all its leading dims) and K columns. Quantized values are dense along
+// the dim over which the matmul sums. They lie as x does if that dim is K; otherwise they are
+// transposed to [K, M16], where M16 is M rounded up to a multiple of 16 (of 32 with kMx) and the
+// padding is zeros.
 
 /// Returns M16 for M rows of x.
 constexpr int64_t padded_tokens(int64_t rows, ScaleGrid grid = ScaleGrid::kTensor) {
@@ -41,15 +41,15 @@ struct Amax {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// codes = rne(clamp(x scale)), where scale = largest / amax (core/float8.h). The inputs are x and
-/// its maxima, which may be left out if takes_maxima(), and must be with kMx, whose scales are
-/// those of core/mx.h. The outputs are the codes as x lies, or transposed, or both (kTensor, or
-/// kSegments with its own maxima), and then the inverse scales, which have the dims of the maxima;
-/// those of both layouts of kSegments. With `is_delayed` (kTensor only) a third input is a row of a
-/// table of delayed scales (amax_history.h), whose scale is taken if it has one. With `has_amax` a
-/// last output holds the greatest magnitude of x or, of kRows as x lies with its own maxima, those
-/// of its columns, as the transposed codes want them. Source: torchao 0.17,
-/// float8/float8_training_tensor.py.
+/// quantized values = rne(clamp(x scale)), where scale = largest / amax (core/float8.h). The inputs
+/// are x and its maxima, which may be left out if takes_maxima(), and must be with kMx, whose
+/// scales are those of core/mx.h. The outputs are the quantized values as x lies, or transposed, or
+/// both (kTensor, or kSegments with its own maxima), and then the inverse scales, which have the
+/// dims of the maxima; those of both layouts of kSegments. With `is_delayed` (kTensor only) a third
+/// input is a row of a table of delayed scales (amax_history.h), whose scale is taken if it has
+/// one. With `has_amax` a last output holds the greatest magnitude of x or, of kRows as x lies with
+/// its own maxima, those of its columns, as the transposed quantized values want them. Source:
+/// torchao 0.17, float8/float8_training_tensor.py.
 struct Quantize {
   static constexpr std::string_view kName = "quantize";
 
@@ -70,11 +70,11 @@ struct Quantize {
     return transposed && grid == ScaleGrid::kSegments ? 3 : 2;
   }
 
-  /// The number of codes and inverse scales, the first outputs.
+  /// The number of quantized values and inverse scales, the first outputs.
   int num_codes_and_scales() const { return inverse_output(true) + 1; }
 
-  /// Whether codes that share a scale lie close enough together for one pass to take their maximum
-  /// and then encode them.
+  /// Whether quantized values that share a scale lie close enough together for one pass to take
+  /// their maximum and then encode them.
   bool takes_maxima() const {
     return grid == ScaleGrid::kSegments || grid == ScaleGrid::kBlocks || grid == ScaleGrid::kMx ||
            (grid == ScaleGrid::kRows && layout == Layout::kRows);

@@ -9,7 +9,7 @@
 namespace tokamak::cpu {
 namespace {
 
-// A matrix of codes over the values x [M, K]: as they lie, or transposed and padded.
+// A matrix of quantized values over the values x [M, K]: as they lie, or transposed and padded.
 struct Matrix {
   int64_t M, K;
   ScaleGrid grid;

@@ -229,7 +229,7 @@ struct PlainRows {
   }
 };
 
-// Codes of rows under their own maxima.
+// Quantized values of rows under their own maxima.
 template <class Format, class T>
 Kernel codes_of_rows(const Quantize& op, int64_t M, int64_t K, int most_blocks) {
   return [=](const KernelArgs& args) {
@@ -243,7 +243,7 @@ Kernel codes_of_rows(const Quantize& op, int64_t M, int64_t K, int most_blocks) 
   };
 }
 
-// Codes both ways of segments, under their own maxima.
+// Quantized values both ways of segments, under their own maxima.
 template <class Format, class T>
 Kernel segments_both_ways(const Quantize& op, int64_t M, int64_t K) {
   const auto launch = prepare_segments_of_tiles<Format, PlainSource<T>>();

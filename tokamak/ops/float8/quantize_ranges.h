@@ -1,4 +1,4 @@
-// Codes of the slices of weights that ranks own, before they travel.
+// Quantized slices of weights that ranks own, before they travel.
 #pragma once
 
 #include "tokamak/ops/float8/grid.h"
@@ -36,12 +36,12 @@ struct AmaxRanges {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// x [n], maxima f32 [sites] -> codes [n], inverse scales f32 [kStride sites], that of a site at
-/// element kStride site and zeros between them. Codes of a range are those that `quantize` makes
-/// under the maximum of its site (ScaleGrid::kTensor); elements outside all ranges become 0. Ranges
-/// ascend and do not overlap. With `is_delayed` a third input holds rows of a table of delayed
-/// scales (amax_history.h), one for each site, whose scales are taken where there are any; with
-/// `has_amax` the last output is that of amax_ranges.
+/// x [n], maxima f32 [sites] -> quantized values [n], inverse scales f32 [kStride sites], that of a
+/// site at element kStride site and zeros between them. Quantized values of a range are those that
+/// `quantize` makes under the maximum of its site (ScaleGrid::kTensor); elements outside all ranges
+/// become 0. Ranges ascend and do not overlap. With `is_delayed` a third input holds rows of a
+/// table of delayed scales (amax_history.h), one for each site, whose scales are taken where there
+/// are any; with `has_amax` the last output is that of amax_ranges.
 struct QuantizeRanges {
   static constexpr std::string_view kName = "quantize_ranges";
   static constexpr int64_t kStride = 4;  ///< cuBLASLt reads a scale at a multiple of 16 bytes

@@ -8,7 +8,7 @@ namespace {
 // Elements per block; a range's blocks count from its begin.
 constexpr int64_t kBlock = 16384;
 
-// Codes that a thread stores at once.
+// Quantized values that a thread stores at once.
 constexpr int kCodes = 16;
 
 // Maxima by site, and the rows of a table of delayed scales, if there is one.

@@ -1,4 +1,4 @@
-// Codes of rows, or of segments of rows, in the kernel that computes their values.
+// Quantized values of rows, or of segments of rows, in the kernel that computes their values.
 #pragma once
 
 #include <cstring>
@@ -8,7 +8,8 @@
 
 namespace tokamak::gpu {
 
-/// Codes of a matrix as it lies: under one scale for each row, or for each segment of one.
+/// Quantized values of a matrix as it lies: under one scale for each row, or for each segment of
+/// one.
 struct RowCodes {
   uint8_t* codes = nullptr;  ///< null if they are not wanted
   float* inverse = nullptr;
@@ -60,7 +61,7 @@ __device__ inline uint32_t group_max(uint32_t x, const RowPlace& at) {
   return whole_warp_max(lane < warps ? parts[at.row * warps + lane] : 0);
 }
 
-/// Stores the codes of K neighbours.
+/// Stores the quantized values of K neighbours.
 template <class Format, int K, class T>
 __device__ inline void store_codes(const T (&v)[K], float scale, uint8_t* into) {
   const auto at = [&](int k) { return to<float>(v[k]) * scale; };
@@ -80,7 +81,7 @@ template <class T>
 inline constexpr int kSegmentThreads = kTile / Pack<T>::kSize;
 
 /// Whether groups of threads hold whole rows or segments of them such that encode_held() can make
-/// their codes.
+/// their quantized values.
 template <class T>
 bool can_encode_held(const RowCodes& to, int64_t D, int group) {
   if (!detail::is_aligned(to.codes)) return false;
@@ -88,7 +89,7 @@ bool can_encode_held(const RowCodes& to, int64_t D, int group) {
   return kSegmentThreads<T> <= 32 && group % kSegmentThreads<T> == 0;
 }
 
-/// Makes the codes of row n of N, each of D elements. A group of threads holds what begins at its
+/// Quantizes row n of N, each of D elements. A group of threads holds what begins at its
 /// element `begin`, P accesses per thread, zeros beyond its end: the rest of the row or, with
 /// segments, whole segments of it. All threads of the block call it.
 template <class Format, int P, class T>
@@ -281,7 +282,7 @@ __global__ void __launch_bounds__(kThreads)
   encode_any<Format>(value, n, N, D, to);
 }
 
-/// Makes codes of an N x D matrix of what `f` computes element by element; see encode_values. All
+/// Quantizes an N x D matrix of what `f` computes element by element; see encode_values. All
 /// `pointers` are those that f accesses.
 template <class Format, class F, class... P>
 void launch_codes_of_rows(const F& f, int64_t N, int64_t D, const RowCodes& to, DeviceStream stream,

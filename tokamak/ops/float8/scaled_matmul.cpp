@@ -27,7 +27,7 @@ bool has_parts(ScaleGrid grid) {
   return grid == ScaleGrid::kSegments || grid == ScaleGrid::kBlocks;
 }
 
-// Returns why devices do not multiply these codes, or "".
+// Returns why devices do not multiply these quantized values, or "".
 std::string refused_by_devices(const ScaledMatmul& op, const KernelTypes& types) {
   if (op.emulate) return "quantize.linear.float8.emulate is set";
   if (types.in[0].dtype == DType::kE5M2 && types.in[2].dtype == DType::kE5M2)

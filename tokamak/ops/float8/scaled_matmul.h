@@ -1,4 +1,4 @@
-// The matmul of 8-bit codes.
+// The quantized matmul.
 #pragma once
 
 #include "tokamak/ops/float8/grid.h"
@@ -6,10 +6,11 @@
 
 namespace tokamak {
 
-/// C[m, n] (+)= sum_k a[m, k] b[n, k], where a and b are codes times their inverse scales; sums are
-/// fp32. The inputs are the codes of A [.., k] and their inverse scales, the codes of B [n, k] and
-/// their inverse scales, and optionally a bias [n] of C's type. C has the dims [.., n]. Source:
-/// Micikevicius et al., FP8 Formats for Deep Learning, 2022.
+/// C[m, n] (+)= sum_k a[m, k] b[n, k], where a and b are quantized values times their inverse
+/// scales; sums are fp32. The inputs are the quantized values of A [.., k] and their inverse
+/// scales, the quantized values of B [n, k] and their inverse scales, and optionally a bias [n] of
+/// C's type. C has the dims [.., n]. Source: Micikevicius et al., FP8 Formats for Deep Learning,
+/// 2022.
 struct ScaledMatmul {
   static constexpr std::string_view kName = "scaled_matmul";
   DType out = DType::kF32;

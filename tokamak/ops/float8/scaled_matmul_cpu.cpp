@@ -10,7 +10,7 @@
 namespace tokamak::cpu {
 namespace {
 
-// Codes of `rows` x `columns` under a grid of inverse scales.
+// Quantized values of `rows` x `columns` under a grid of inverse scales.
 struct Operand {
   TensorType type;
   ScaleGrid grid;

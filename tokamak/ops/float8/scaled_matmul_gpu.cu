@@ -12,7 +12,8 @@ namespace {
 
 static_assert(kScaleBlock % kProductDepth == 0 && kMxBlock % kProductDepth == 0);
 
-// Codes of R rows, and the place of the inverse scale of row r in part k / 128, or k / 32 with kMx.
+// Quantized values of R rows, and the place of the inverse scale of row r in part k / 128, or k /
+// 32 with kMx.
 struct Operand {
   const uint8_t* codes;
   const float* inverse = nullptr;

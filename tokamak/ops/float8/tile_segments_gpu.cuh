@@ -1,18 +1,18 @@
-// Codes of tiles under scales of segments of their rows and columns, made in one pass.
+// Quantized values of tiles under scales of segments of their rows and columns, made in one pass.
 #pragma once
 
 #include "tokamak/ops/float8/gate_tiles_gpu.cuh"
 
 namespace tokamak::gpu {
 
-/// Codes of a matrix in one layout, under a scale for each 128 neighbours.
+/// Quantized values of a matrix in one layout, under a scale for each 128 neighbours.
 struct SegmentCodes {
   uint8_t* codes = nullptr;
   float* inverse = nullptr;
   bool power_of_two = false;
 };
 
-/// Codes as values lie, and transposed; null codes are not made.
+/// Quantized values as values lie, and transposed; a null pointer asks for none.
 struct SegmentLayouts {
   SegmentCodes rows, transposed;
 };
@@ -30,7 +30,7 @@ template <class T>
 struct PlainSource {
   using Element = T;
   static constexpr int kParts = 1;
-  static constexpr int kE4M3Part = -1;  ///< all codes have the kernel's format
+  static constexpr int kE4M3Part = -1;  ///< all quantized values have the kernel's format
   Values<T> v;
 
   struct Own {
@@ -80,7 +80,7 @@ struct SegmentParts {
   SegmentPart parts[Source::kParts];
 };
 
-// Makes codes of a tile of each part. REQUIRES: F is a multiple of kTile if a part begins past 0.
+// Quantizes a tile of each part. REQUIRES: F is a multiple of kTile if a part begins past 0.
 template <bool kWhole, class Format, class Source>
 __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
     encode_segments_of_tiles(Source source, SegmentParts<Source> to) {
@@ -213,7 +213,7 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
       if (first_row + own_row + round * kSegmentRowsAtOnce >= M) made[p][round] = uint2{};
     }
   }
-  // Codes lie where values were.
+  // Quantized values lie where values were.
   __syncthreads();
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {

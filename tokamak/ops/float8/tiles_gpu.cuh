@@ -1,4 +1,4 @@
-// Tiles of a matrix of values, in which kernels take maxima and make codes.
+// Tiles of a matrix of values, in which kernels take maxima and quantize.
 #pragma once
 
 #include "tokamak/gpu/amax.cuh"
@@ -123,7 +123,7 @@ __device__ inline void load_row(const OwnRows<const T>& own, int row, T (&into)[
   }
 }
 
-/// Stores codes of one row, those that lie within the matrix.
+/// Stores quantized values of one row, those that lie within the matrix.
 template <bool kWhole>
 __device__ inline void store_row(const OwnRows<uint8_t>& own, int row, uint2 words) {
   if (!own.has(row)) return;

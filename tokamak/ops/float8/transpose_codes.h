@@ -1,4 +1,4 @@
-// Codes of weights for the matmul that sums over their rows.
+// Quantized weights for the matmul that sums over their rows.
 #pragma once
 
 #include "tokamak/ops/float8/grid.h"
@@ -6,9 +6,9 @@
 
 namespace tokamak {
 
-/// Transposes codes [R, K] to [K, R]; the result equals quantizing the transposed values. R is a
-/// multiple of 16. With kTensor the one inverse scale stays valid. With kBlocks the inverse scales
-/// are a second input, and a second output holds them transposed.
+/// Transposes quantized values [R, K] to [K, R]; the result equals quantizing the transposed
+/// values. R is a multiple of 16. With kTensor the one inverse scale stays valid. With kBlocks the
+/// inverse scales are a second input, and a second output holds them transposed.
 struct TransposeCodes {
   static constexpr std::string_view kName = "transpose_codes";
   ScaleGrid grid = ScaleGrid::kTensor;

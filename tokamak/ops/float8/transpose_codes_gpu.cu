@@ -4,10 +4,10 @@
 namespace tokamak::gpu {
 namespace {
 
-constexpr int kAccess = 16;  // codes
+constexpr int kAccess = 16;  // quantized values
 constexpr int kLanes = kTile / kAccess;
 
-// Each block transposes 128 x 128 codes through shared memory, 16 bytes per access.
+// Each block transposes 128 x 128 quantized values through shared memory, 16 bytes per access.
 template <bool kWhole>
 __global__ void __launch_bounds__(kThreads)
     transpose_tiles(int64_t R, int64_t K, const uint8_t* codes, uint8_t* into) {

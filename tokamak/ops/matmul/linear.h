@@ -15,7 +15,7 @@ inline constexpr int64_t kCublasWorkspace = int64_t{32} << 20U;
 struct Linear {
   static constexpr std::string_view kName = "linear";
   bool adds_bias = true;  ///< false: the third input is ignored
-  bool float8 = false;    ///< quantize_matmuls() turns it into a matmul of 8-bit codes
+  bool float8 = false;    ///< quantize_matmuls() turns it into a quantized matmul
   std::string module;     ///< names its weight where float8
 
   Types infer(std::span<const TensorType> in) const;

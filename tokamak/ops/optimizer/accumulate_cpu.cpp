@@ -6,7 +6,7 @@ namespace tokamak::cpu {
 
 namespace {
 
-// Codes are decoded without a scale.
+// Quantized values are decoded without a scale.
 template <class Make>
 Kernel by_element(DType dtype, Make&& make) {
   if (dtype == DType::kE4M3) return make.template operator()<E4M3>();

@@ -45,7 +45,7 @@ struct Code {
   }
 };
 
-// Codes are decoded without a scale.
+// Quantized values are decoded without a scale.
 template <class Make>
 Kernel by_element(DType dtype, Make&& make) {
   if (dtype == DType::kE4M3) return make.template operator()<Code<E4M3>>();

@@ -59,8 +59,8 @@ int64_t padded_columns(const LmHeadLoss& op, int64_t columns, DType dtype) {
   return (columns + op.column_multiple - 1) / op.column_multiple * op.column_multiple;
 }
 
-// Returns the rows of each chunk of `tokens`, if a row of logits takes `row_bytes` and the codes
-// beside it take `codes` more.
+// Returns the rows of each chunk of `tokens`, if a row of logits takes `row_bytes` and the
+// quantized values beside it take `codes` more.
 int64_t rows_of_chunk(const LmHeadLoss& op, int64_t tokens, int64_t row_bytes, int64_t codes) {
   if (op.chunk_rows > 0) return op.chunk_rows;
   // Chunks are whole tiles of matmuls.
@@ -218,7 +218,7 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
   const int64_t most = padded_columns(*this, logits_columns(*this, V), x_type.dtype);
   const int64_t row_bytes = most * size_of(x_type.dtype);
   TOK_CHECK(row_bytes > 0, "lm_head_loss: {} columns", most);
-  // Codes of the gradient of logits and of x, with a scale for each 128 at most.
+  // Quantized gradient of logits and of x, with a scale for each 128 at most.
   const int64_t codes = with_gradient ? (product_columns(*this, V) + D) * 33 / 32 : 0;
   const int64_t rows = rows_of_chunk(*this, N, row_bytes, float8 && !long_chunks ? codes : 0);
   const Value x = g.apply(Reshape{.dims = {-1, D}}, {n.in[0]});

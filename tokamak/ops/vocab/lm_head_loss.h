@@ -25,8 +25,8 @@ struct LmHeadLoss {
   double cap = 0.0;  ///< 0: none
   bool with_gradient = true;
   bool gather_logits = false;  ///< torchtitan's disable_loss_parallel
-  /// Marks the matmuls that it expands to (Linear::float8). Chunks are then shorter, so that codes
-  /// take no memory beyond that of the logits without them, unless `long_chunks`.
+  /// Marks the matmuls that it expands to (Linear::float8). Chunks are then shorter, so that
+  /// quantized values take no memory beyond that of the logits without them, unless `long_chunks`.
   bool float8 = false;
   bool long_chunks = false;
   CommGroup group;

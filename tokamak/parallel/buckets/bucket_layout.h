@@ -28,7 +28,7 @@ struct BucketTensor {
   TpGradient gradient = TpGradient::kAlone;
   Init init;
   bool is_tied_copy = false;  ///< an earlier stage on another rank owns it
-  bool is_quantized = false;  ///< matmuls read its 8-bit codes and nothing reads its values
+  bool is_quantized = false;  ///< matmuls read its quantized values and nothing reads its values
   int64_t begin = 0;          ///< in the bucket
   StateId grad_window;
   Value grad_sum;           ///< the contributions so far
@@ -39,7 +39,7 @@ struct BucketTensor {
 /// class of its tensors.
 struct BucketClass {
   AxisSet owners = kShardAxes;  ///< the ranks along these axes own a slice each
-  bool is_quantized = false;    ///< gathered as 8-bit codes, apart from other tensors
+  bool is_quantized = false;    ///< gathered as quantized values, apart from other tensors
 };
 
 struct Bucket {

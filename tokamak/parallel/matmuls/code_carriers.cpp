@@ -21,7 +21,7 @@ const T* as_float8(const Node& n) {
   return op != nullptr && op->float8 ? op : nullptr;
 }
 
-// Returns how `n` multiplies codes of its input `k`, if it does and that is no weight.
+// Returns how `n` multiplies quantized values of its input `k`, if it does and that is no weight.
 std::optional<CodeReader> code_reader(const Node& n, size_t k) {
   if (const auto* op = as_float8<Linear>(n); op != nullptr && k == 0)
     return CodeReader{.codes = {.role = Float8Role::kX, .module = op->module}};
@@ -36,7 +36,7 @@ std::optional<CodeReader> code_reader(const Node& n, size_t k) {
 
 using Readers = std::vector<std::pair<int32_t, size_t>>;  // who, at which input
 
-// Returns what the readers of gather `i` multiply, if that is codes alone.
+// Returns what the readers of gather `i` multiply, if that is quantized values alone.
 std::optional<CarriedCodes> codes_for(const Graph& graph, int32_t i, const Readers& readers) {
   std::optional<CarriedCodes> codes;
   for (const auto& [j, k] : readers) {

@@ -1,4 +1,4 @@
-// Activations and their gradients of which tensor parallelism gathers 8-bit codes instead of
+// Activations and their gradients of which tensor parallelism gathers quantized values instead of
 // values.
 #pragma once
 
@@ -10,16 +10,16 @@
 
 namespace tokamak {
 
-/// What a gather brings to matmuls of codes. All rows are quantized where they come from, under one
-/// scale.
+/// What a gather brings to quantized matmuls. All rows are quantized where they come from, under
+/// one scale.
 struct CarriedCodes {
   Float8Role role = Float8Role::kX;
   std::string module;  ///< of a matmul that reads them
 };
 
-/// Returns the gathers over `tp` whose results nothing but matmuls of codes reads. A recipe with
-/// other grids than kTensor has none, and neither has a value of which codes are transposed and
-/// whose rows are no multiple of 16, since that takes no padding.
+/// Returns the gathers over `tp` whose results nothing but quantized matmuls reads. A recipe with
+/// other grids than kTensor has none, and neither has a value of which quantized values are
+/// transposed and whose rows are no multiple of 16, since that takes no padding.
 std::map<int32_t, CarriedCodes> find_code_carriers(const Graph& graph, const Float8Recipe& recipe,
                                                    const CommGroup& tp);
 

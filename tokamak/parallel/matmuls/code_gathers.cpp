@@ -11,7 +11,7 @@
 namespace tokamak {
 namespace {
 
-// Whether input `k` of `n` is the weight of a matmul of codes.
+// Whether input `k` of `n` is the weight of a quantized matmul.
 bool is_code_operand(const Node& n, size_t k) {
   const auto* product = n.as<Linear>();
   const auto* grad = n.as<LinearGradInput>();

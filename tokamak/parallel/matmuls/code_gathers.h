@@ -1,4 +1,4 @@
-// Weights that travel between the ranks that own them as 8-bit codes.
+// Weights that travel between the ranks that own them as quantized values.
 #pragma once
 
 #include <map>
@@ -12,15 +12,15 @@
 
 namespace tokamak {
 
-/// Codes as a matmul reads them, and their inverse scales.
+/// Quantized values as a matmul reads them, and their inverse scales.
 struct Codes {
   Value codes, inverse;
 };
 
-/// Rewrites the gathers of buckets of which matmuls of codes are the only readers. Each owner takes
-/// the maxima of its slices once a step, one all-reduce makes them those of whole weights, and a
-/// gather brings the codes of slices under them: the bits that one rank with the whole weight would
-/// make. Delayed scales come from `table`, and maxima only where it has none.
+/// Rewrites the gathers of buckets of which quantized matmuls are the only readers. Each owner
+/// takes the maxima of its slices once a step, one all-reduce makes them those of whole weights,
+/// and a gather brings the quantized slices under them: the bits that one rank with the whole
+/// weight would make. Delayed scales come from `table`, and maxima only where it has none.
 class CodeGathers {
  public:
   /// `owners` are the ranks that hold parts of the same weights, those of tp included. All must
@@ -34,7 +34,7 @@ class CodeGathers {
   /// Emits what becomes of such a node, under the graph's label.
   void put(int32_t i);
 
-  /// Returns the codes of `weight`, as it lies, if they were gathered.
+  /// Returns the quantized values of `weight`, as it lies, if they were gathered.
   std::optional<Codes> find(Value weight) const;
 
  private:

@@ -10,7 +10,7 @@
 namespace tokamak {
 
 /// Describes y = x w^T, dx = g w and dw = g^T x, where g is the gradient of y. Each grid lies over
-/// codes that are dense along the dim over which the matmul sums. Sources: torchao 0.17,
+/// quantized values that are dense along the dim over which the matmul sums. Sources: torchao 0.17,
 /// float8/config.py; Transformer Engine, common/recipe (delayed); Liu et al., DeepSeek-V3, arXiv
 /// 2412.19437, section 3.3.
 struct Float8Recipe {
@@ -34,26 +34,26 @@ struct Float8Recipe {
   int64_t history_len = 0;    ///< maxima of which delayed scales follow; 0: scales are not delayed
   int margin = 0;             ///< delayed scales leave this many powers of two above the maximum
   bool most_recent = false;   ///< delayed scales follow from the newest maximum, not the greatest
-  bool emulate = false;       ///< the same codes are multiplied in fp32, on any device
-  bool keeps_transposed = false;  ///< codes of weights that stay for a step, for the backward
-  bool fuses = true;              ///< maxima and codes are made where values are (fused_float8.h)
+  bool emulate = false;       ///< the same quantized values are multiplied in fp32, on any device
+  bool keeps_transposed = false;  ///< quantized weights that stay for a step, for the backward
+  bool fuses = true;  ///< maxima and quantized values are made where values are (fused_float8.h)
 
   /// Whether a weight has one scale, so that owners of its parts can quantize these.
   bool gathers_codes() const {
     return w_of_y == ScaleGrid::kTensor && w_of_dx == ScaleGrid::kTensor;
   }
 
-  /// Whether the codes of y are those of dx, transposed.
+  /// Whether the quantized y are those of dx, transposed.
   bool has_one_weight() const {
     return w_of_y == w_of_dx && (w_of_y == ScaleGrid::kTensor || w_of_y == ScaleGrid::kBlocks);
   }
 
-  /// Whether dx and dw multiply the same codes of g.
+  /// Whether dx and dw multiply the same quantized g.
   bool has_one_gradient() const {
     return g_of_dx == ScaleGrid::kTensor && of_dw == ScaleGrid::kTensor;
   }
 
-  /// Whether one pass makes the codes of g for dx and dw.
+  /// Whether one pass quantizes g for dx and dw.
   bool makes_both_at_once() const {
     return has_one_gradient() || (g_of_dx == ScaleGrid::kSegments && of_dw == ScaleGrid::kSegments);
   }

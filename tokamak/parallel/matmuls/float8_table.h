@@ -65,8 +65,9 @@ class Float8Table {
   void end_forward(Graph& to, const Label& label);
 
   /// Emits the rest of the nodes that gather maxima and takes the greatest of all `replicas`.
-  /// Returns `sum`, that of squared gradients, with NaN added if one of them is not finite: codes
-  /// under a scale of earlier steps clamp an infinity, so that no gradient tells of it.
+  /// Returns `sum`, that of squared gradients, with NaN added if one of them is not finite:
+  /// quantized values under a scale of earlier steps clamp an infinity, so that no gradient tells
+  /// of it.
   Value take_maxima(Graph& to, Value sum, const CommGroup& replicas);
 
   /// Emits the update of the table. `factor` is that of the optimizer.

@@ -115,7 +115,7 @@ class Marker {
   const int num_blocks_;
   Float8Marks marks_;
   std::map<Value, bool> is_marked_;               // by weight
-  std::set<Value> inputs_;                        // of marked products
+  std::set<Value> inputs_;                        // of marked matmuls
   std::map<std::string, std::string> gradients_;  // State of gradients, and marked weights
 };
 

@@ -37,13 +37,13 @@ struct Float8Marks {
 /// them. Appends each weight that stays in the compute dtype, with its reason, to `notes`.
 Float8Marks mark_float8(Graph& graph, const Float8Layers& layers, std::vector<std::string>& notes);
 
-/// Whether `node` is marked and multiplies its input `k` as codes.
+/// Whether `node` is marked and multiplies its input `k` quantized.
 bool multiplies_codes(const Node& node, size_t k);
 
 /// Throws Error if a marked matmul has weights on this rank whose dims the recipe does not take.
 void require_float8_dims(const Graph& graph, const Float8Recipe& recipe);
 
-/// Whether a node of a forward or backward reads a weight other than as codes.
+/// Whether a node of a forward or backward reads a weight other than quantized.
 bool is_read_as_values(const Graph& graph, Value weight);
 
 }  // namespace tokamak

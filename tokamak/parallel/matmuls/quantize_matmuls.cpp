@@ -73,7 +73,7 @@ class Quantizer {
     }
   }
 
-  // Gradients that share scales have these on one rank, so they do not travel as codes.
+  // Gradients that share scales have these on one rank, so they do not travel quantized.
   void find_carriers() {
     carriers_ = find_code_carriers(graph_, recipe_, groups_.tp);
     gradients_ = find_shared_gradients(graph_, weights_of_, recipe_);
@@ -88,7 +88,7 @@ class Quantizer {
                   [&](const auto& c) { return stay.contains(graph_.node(c.first).in[0]); });
   }
 
-  // Gathers codes in place of the values that node `i` gathers.
+  // Gathers quantized values in place of the values that node `i` gathers.
   void put_carrier(int32_t i) {
     const Node& n = graph_.node(i);
     const CarriedCodes& codes = carriers_.at(i);
@@ -143,7 +143,7 @@ class Quantizer {
     multiply(i, recipe_.x_of_y, recipe_.w_of_y, recipe_.fast_y, in);
   }
 
-  // Whether the codes of dx are made with those of y, so that a gathered weight is freed: before
+  // Whether the quantized dx are made with those of y, so that a gathered weight is freed: before
   // there are logits, and before the next weight that stays for a whole step is gathered.
   bool makes_codes_of_dx_early(const Node& product) const {
     const Value w = product.in[1];
@@ -176,7 +176,8 @@ class Quantizer {
              {g.codes, g.inverse, x.codes, x.inverse});
   }
 
-  // Logits take so much memory that only one layout of their gradient's codes is made beside them.
+  // Logits take so much memory that only one layout of their gradient's quantized values is made
+  // beside them.
   Codes gradient_of_logits(Value v) {
     if (!recipe_.has_one_gradient() || graph_.type(v).dims[0] % 16 != 0)
       return codes_of(v, recipe_.of_dw, CodeLayout::kTransposed, Float8Role::kG);
@@ -184,7 +185,7 @@ class Quantizer {
     return transposed_rows(v);
   }
 
-  // Transposes codes that there are. REQUIRES: a multiple of 16 rows.
+  // Transposes quantized values that there are. REQUIRES: a multiple of 16 rows.
   Codes transposed_rows(Value v) {
     const Codes rows = codes_.at({v, ScaleGrid::kTensor, false});
     const Reshape matrix{.dims = {-1, graph_.type(v).dims.back()}};
@@ -192,7 +193,7 @@ class Quantizer {
             .inverse = rows.inverse};
   }
 
-  // Multiplies codes in place of node `i`, and adds to what it adds to.
+  // Multiplies quantized values in place of node `i`, and adds to what it adds to.
   void multiply(int32_t i, ScaleGrid a, ScaleGrid b, bool fast, std::vector<Value> in) {
     const Node& old = graph_.node(i);
     const ScaledMatmul op{.out = old.out[0].dtype,
@@ -211,7 +212,7 @@ class Quantizer {
     rewriter_.map({i, 0}, c);
   }
 
-  // Returns the codes of an activation or an output gradient.
+  // Returns the quantized values of an activation or an output gradient.
   Codes codes_of(Value v, ScaleGrid grid, CodeLayout layout, Float8Role role) {
     const bool transposed = layout == CodeLayout::kTransposed;
     if (const auto made = codes_.find({v, grid, transposed}); made != codes_.end())
@@ -317,7 +318,7 @@ class Quantizer {
     return part != weights_of_.end() ? part->second : std::vector{w};
   }
 
-  // Whether both layouts of a weight's codes stay from the first microbatch to the last.
+  // Whether both layouts of a weight's quantized values stay from the first microbatch to the last.
   bool keeps_both_layouts(Value w) const {
     return recipe_.keeps_transposed && is_made_once(w) && !is_made_for_each_loss(w);
   }
@@ -342,7 +343,8 @@ class Quantizer {
                                         .inverse = out.size() > 1 ? out[1] : rows.inverse};
     }
     const LabelScope scope(to_, label);
-    // The same holds of codes made from what stays in memory, under maxima taken once a step.
+    // The same holds of quantized values made from what stays in memory, under maxima taken once a
+    // step.
     const bool is_made_here =
         is_made_for_each_loss(w) ||
         (transposed && !is_of_head(here) && stays(source_of(w).first) && !keeps_both_layouts(w));
@@ -391,7 +393,7 @@ class Quantizer {
   std::set<Value> wants_columns_;   // of which weight gradients want maxima of columns
   std::map<Value, Value> over_tp_;
   std::map<int32_t, CarriedCodes> carriers_;
-  std::set<Value> spread_;  // of which other ranks of tp have parts, and get these as codes
+  std::set<Value> spread_;  // of which other ranks of tp have parts, and get these quantized
   std::map<std::tuple<Value, ScaleGrid, bool>, Value> amax_;
   std::map<std::tuple<Value, ScaleGrid, bool>, Codes> codes_;
 };

@@ -1,4 +1,4 @@
-// Matmuls of blocks and of the head as matmuls of 8-bit codes.
+// Matmuls of blocks and of the head as quantized matmuls.
 #pragma once
 
 #include "tokamak/graph/graph.h"
@@ -16,14 +16,15 @@ struct Float8Groups {
 /// Returns the graph of one rank with quantize and scaled_matmul nodes in place of the ops that
 /// mark_float8() has marked. Weights that read the same input share their scales, as one joint
 /// matmul would, and so do their output gradients, unless the recipe keeps them apart. Weights that
-/// stay for a whole step are quantized once a step, and those that travel as codes by their owners
+/// stay for a whole step are quantized once a step, and those that travel quantized by their owners
 /// (code_gathers.h); others are quantized in each forward and backward. Composites are expanded
 /// first: each chunk of the head has scales of its own tokens, and all chunks multiply the same
-/// codes of its weight. The scale of a whole weight covers all ranks that have parts of it, and
-/// that of a value that travels over tp as codes (code_carriers.h) covers the ranks of tp. Delayed
-/// scales come from a table (float8_table.h), which a graph with an update renews at its end. With
-/// `has_scales`, which only such a graph may have, each row of the table has a scale, so that none
-/// is made of the values' maxima. Throws Error if a dim is not a multiple of what the recipe takes.
+/// quantized values of its weight. The scale of a whole weight covers all ranks that have parts of
+/// it, and that of a value that travels over tp quantized (code_carriers.h) covers the ranks of tp.
+/// Delayed scales come from a table (float8_table.h), which a graph with an update renews at its
+/// end. With `has_scales`, which only such a graph may have, each row of the table has a scale, so
+/// that none is made of the values' maxima. Throws Error if a dim is not a multiple of what the
+/// recipe takes.
 Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const Float8Groups& groups,
                        bool has_scales = false);
 

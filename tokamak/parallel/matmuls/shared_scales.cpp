@@ -46,7 +46,7 @@ class GradientFinder {
     return std::accumulate(dims.begin(), dims.end() - 1, int64_t{1}, std::multiplies<>());
   }
 
-  // Whether `j` multiplies codes of a gradient.
+  // Whether `j` multiplies quantized values of a gradient.
   bool reads_codes(int32_t j) const {
     const Node& n = graph_.node(j);
     return is_float8<LinearGradInput>(n) || is_float8<LinearGradWeight>(n);

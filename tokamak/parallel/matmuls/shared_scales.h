@@ -1,4 +1,4 @@
-// Which operands of matmuls of 8-bit codes share scales.
+// Which operands of quantized matmuls share scales.
 #pragma once
 
 #include <map>

@@ -33,7 +33,7 @@ TEST(DeviceSpread, TheSlowestOfManySustainsLess) {
   EXPECT_DOUBLE_EQ(product_seconds(slowest_of(machine, 4096)), alone);
 }
 
-// Its clocks are what it lacks: short products run at the rate of all devices.
+// Its clocks are what it lacks: short matmuls run at the rate of all devices.
 TEST(DeviceSpread, WhereClocksArePricedTheSlowestDrawsMore) {
   Machine machine = load_machine("h200");
   ASSERT_GT(machine.device.memory_power, 0.0);

@@ -77,14 +77,14 @@ struct Device {
   /// Share of the rate where rows begin at odd elements: then no copy to shared memory runs beside
   /// the matmuls.
   double gemm_odd_share = 0.4;
-  /// Rates of matmuls of codes whose scales are of rows, and of parts of rows, over that with
+  /// Rates of quantized matmuls whose scales are of rows, and of parts of rows, over that with
   /// scales of tensors.
   double gemm_rows_share = 1.0;
   double gemm_parts_share = 1.0;
-  /// The power that matmuls of codes draw at their rate, over the limit: then their rate does not
+  /// The power that quantized matmuls draw at their rate, over the limit: then their rate does not
   /// go with the clocks. 0: they are like other matmuls.
   double gemm_codes_power = 0.0;
-  /// Rates of kernels that make codes under such scales, over those of other kernels bound by
+  /// Rates of kernels that quantize under such scales, over those of other kernels bound by
   /// memory.
   double encode_tensor_share = 1.0;
   double encode_rows_share = 1.0;
@@ -152,13 +152,13 @@ struct Software {
   double power_derate = 1.0;         ///< sustained over short-run rate of matmuls and attention
   double elementwise_traffic = 1.0;  ///< bytes of kernels bound by memory over the plan's
   /// 1 = matmuls in few bits cast as Transformer Engine does (task/low_precision.h), beside a plan
-  /// in the compute dtype; 0 = they are planned as matmuls of codes.
+  /// in the compute dtype; 0 = they are planned as quantized matmuls.
   int own_casts = 0;
-  /// How its own casts and matmuls of codes differ from Transformer Engine's with scales of
+  /// How its own casts and quantized matmuls differ from Transformer Engine's with scales of
   /// tensors:
-  double codes_share = 1.0;      ///< rate of such matmuls over the device's
-  double cast_reads = 1.0;       ///< times that a cast reads an element
-  int gathers_codes = 1;         ///< 1 = tp gathers codes; 0 = values, which every rank casts
+  double codes_share = 1.0;  ///< rate of such matmuls over the device's
+  double cast_reads = 1.0;   ///< times that a cast reads an element
+  int gathers_codes = 1;  ///< 1 = tp gathers quantized values; 0 = values, which every rank casts
   double attention_share = 1.0;  ///< rate of attention over the device's
   /// Bytes that the forward of an unfused attention moves per query, key and head; the backward
   /// moves twice that. 0 = it is fused. Unfused attention computes all pairs, causal or not.

@@ -76,7 +76,7 @@ Target priced_target(const Config& config, const price::Machine& machine) {
 
 namespace {
 
-// Throws Error if the machine does not multiply the codes that the configuration names.
+// Throws Error if the machine does not multiply the quantized values that the configuration names.
 void require_blackwell(const PriceRequest& request, const Target& target) {
   const auto codes = float8_of(request.config);
   if (!codes || !codes->recipe.is_mx() || request.linear == price::Precision::kBf16) return;

@@ -39,8 +39,8 @@ struct PricedRun {
   bool fits() const;
 };
 
-/// Whether matmuls of `linear` are planned as matmuls of 8-bit codes. Otherwise the plan is in the
-/// compute dtype, and price_options() adds the casts of the machine's software.
+/// Whether matmuls of `linear` are planned as quantized matmuls. Otherwise the plan is in
+/// the compute dtype, and price_options() adds the casts of the machine's software.
 bool plans_codes(price::Precision linear, const price::Machine& machine);
 
 /// Throws Error where the plan would have matmuls in a precision that this program has none of.
@@ -50,8 +50,8 @@ void require_planned(price::Precision linear, const price::Machine& machine);
 /// updates write, cut sequences, covered collectives, gathers by copy engines, device graphs.
 void apply_software(const price::Software& software, RunShape& shape);
 
-/// Returns the run as it is planned for its price. What the recipe of codes is, and which matmuls
-/// it leaves out, is up to the configuration.
+/// Returns the run as it is planned for its price. What the recipe of quantized values is, and
+/// which matmuls it leaves out, is up to the configuration.
 RunShape priced_shape(const Config& config, price::Precision linear, const price::Machine& machine,
                       const ModelSpec& model, const MeshPlace& place);
 
@@ -70,8 +70,8 @@ double memory_limit(const price::Machine& machine);
 /// Returns the precision that model.converters choose for matmuls inside blocks.
 price::Precision linear_precision(const Config& config);
 
-/// Returns the precision of matmuls of blocks: fp32 if codes are emulated in it or if the run
-/// computes in it without codes, else `linear`.
+/// Returns the precision of matmuls of blocks: fp32 if quantized values are emulated in it or if
+/// the run computes in it without quantized values, else `linear`.
 price::Precision products_precision(const Config& config, price::Precision linear);
 
 /// Makes model.converters choose `precision`, or fp8 where that is fp4, for which they have no

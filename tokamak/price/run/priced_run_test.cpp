@@ -361,7 +361,7 @@ TEST(PricedRun, AdvisesToGatherAgain) {
   ASSERT_FALSE(run.fits());
   const std::string advice = memory_advice(run, kept.config, kept.degrees);
   EXPECT_NE(advice.find("gather_again = true (false)"), std::string::npos) << advice;
-  // Where products are recomputed, so is what they read.
+  // Where matmuls are recomputed, so is what they read.
   kept.config.activation_checkpoint.mode = "selective";
   kept.config.activation_checkpoint.selective_ac_option = "op";
   EXPECT_EQ(memory_advice(run, kept.config, kept.degrees).find("gather_again"), std::string::npos);

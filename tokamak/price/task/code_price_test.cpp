@@ -1,4 +1,4 @@
-// Tests the prices of plans with 8-bit codes.
+// Tests the prices of plans with quantized values.
 #include <gtest/gtest.h>
 
 #include "tokamak/ops/comm/collective.h"

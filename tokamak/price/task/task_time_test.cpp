@@ -381,7 +381,7 @@ TEST(TaskTime, SumsOfGradientsOverTpFeedNoProduct) {
   EXPECT_NEAR(of(communication(Send{.group = pair}, 800, 0, 1)), 100.0 + 700.0, 1e-9);
 }
 
-// Two products of one block read the same input, which is brought to fp8 once.
+// Two matmuls of one block read the same input, which is brought to fp8 once.
 TEST(TaskTime, CastsDrawThePowerOfMemory) {
   Machine machine = clockwork();
   machine.device.memory_bytes_per_s = 1e6;

@@ -229,7 +229,7 @@ class Float8Scene {
     return b_.run(op, {a.codes, a.inverse, b.codes, b.inverse})[0];
   }
 
-  std::set<Value> keeps_columns_;  // taken where codes of rows are made
+  std::set<Value> keeps_columns_;  // taken where quantized values of rows are made
   std::map<Value, Value> columns_;
   SceneBuilder& b_;
   const Dims& d_;
