@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 
-SHAPE = ["--model.name=llama3", "--model.flavor=debugmodel", "--training.dataset=self", "--training.seq_len=128",
+SHAPE = ["--model.name=llama3", "--model.flavor=debugmodel", "--training.dataset=shakespeare", "--training.seq_len=128",
          "--training.local_batch_size=8", "--metrics.log_freq=1", "--metrics.enable_color_printing=false",
          "--job.device=cpu"]
 STEPS = 41
