@@ -12,23 +12,13 @@ namespace {
 
 constexpr double kNever = 1e30;
 
-// Whether a placement axis may cut this logical axis of parameters, inputs and activations.
-bool cuts_input(PlacementAxis axis, LogicalAxis what) {
-  using enum LogicalAxis;
-  switch (axis) {
-    case PlacementAxis::kDp:
-      return what == kBatch;
-    case PlacementAxis::kCp:
-      return what == kSequence;
-    case PlacementAxis::kTp:
-      return what == kHeads || what == kKvHeads || what == kMlp || what == kVocab;
-  }
-  return false;
-}
+constexpr std::array kDpCuts{LogicalAxis::kBatch};
+constexpr std::array kCpCuts{LogicalAxis::kSequence};
+constexpr std::array kTpCuts{LogicalAxis::kHeads, LogicalAxis::kKvHeads, LogicalAxis::kMlp,
+                             LogicalAxis::kVocab};
 
-std::string_view name_of(PlacementAxis axis) {
-  constexpr EnumArray<PlacementAxis, std::string_view, kNumPlacementAxes> kNames{"dp", "cp", "tp"};
-  return kNames[axis];
+bool cuts_input(PlacementAxis axis, LogicalAxis what) {
+  return std::ranges::find(traits_of(axis).cuts, what) != traits_of(axis).cuts.end();
 }
 
 class Decider {
@@ -84,11 +74,8 @@ class Decider {
       for (Range& r : ranges) r = {.begin = r.begin * unit, .end = r.end * unit};
       return std::make_shared<const Ranges>(std::move(ranges));
     }
-    TOK_REQUIRE(n <= extent, "parallelism.{}_degree = {}: {} has {} elements to cut",
-                axis == PlacementAxis::kTp   ? "tensor_parallel"
-                : axis == PlacementAxis::kCp ? "context_parallel"
-                                             : "data_parallel_shard",
-                n, name, extent);
+    TOK_REQUIRE(n <= extent, "{} = {}: {} has {} elements to cut", traits_of(axis).degree_key, n,
+                name, extent);
     return std::make_shared<const Ranges>(split_aligned(extent, n));
   }
 
@@ -183,7 +170,7 @@ class Decider {
       best = &s;
     }
     TOK_REQUIRE(best != nullptr, "{}: cannot be placed over {} {}", n.rules->name,
-                name_of(static_cast<PlacementAxis>(a)), sizes_[a]);
+                traits_of(static_cast<PlacementAxis>(a)).name, sizes_[a]);
     return *best;
   }
 
@@ -273,16 +260,27 @@ class Decider {
 
 }  // namespace
 
+const PlacementAxisTraits& traits_of(PlacementAxis axis) {
+  static constexpr EnumArray<PlacementAxis, PlacementAxisTraits, kNumPlacementAxes> kTraits{
+      PlacementAxisTraits{.name = "dp",
+                          .mesh = kBatchAxes,
+                          .degree_key = "parallelism.data_parallel_shard_degree",
+                          .cuts = kDpCuts},
+      PlacementAxisTraits{.name = "cp",
+                          .mesh = {MeshAxis::kCp},
+                          .degree_key = "parallelism.context_parallel_degree",
+                          .cuts = kCpCuts,
+                          .localizes = MeshAxis::kCp},
+      PlacementAxisTraits{.name = "tp",
+                          .mesh = {MeshAxis::kTp},
+                          .degree_key = "parallelism.tensor_parallel_degree",
+                          .cuts = kTpCuts,
+                          .localizes = MeshAxis::kTp}};
+  return kTraits[axis];
+}
+
 AxisSet mesh_axes(PlacementAxis axis) {
-  switch (axis) {
-    case PlacementAxis::kDp:
-      return kBatchAxes;
-    case PlacementAxis::kCp:
-      return {MeshAxis::kCp};
-    case PlacementAxis::kTp:
-      return {MeshAxis::kTp};
-  }
-  return {};
+  return traits_of(axis).mesh;
 }
 
 std::vector<NodePlacement> decide_placements(const Graph& graph, const Mesh& mesh,

@@ -2,6 +2,9 @@
 #pragma once
 
 #include <array>
+#include <optional>
+#include <span>
+#include <string_view>
 #include <vector>
 
 #include "tokamak/core/enum_array.h"
@@ -14,6 +17,16 @@ namespace tokamak {
 /// The axes that place values. dp is dp_replicate x dp_shard: both cut the batch.
 enum class PlacementAxis : uint8_t { kDp, kCp, kTp };
 inline constexpr size_t kNumPlacementAxes = 3;
+
+struct PlacementAxisTraits {
+  std::string_view name;
+  AxisSet mesh;                            ///< its mesh axes
+  std::string_view degree_key;             ///< the key that sets its degree
+  std::span<const LogicalAxis> cuts;       ///< dims of parameters, inputs and activations
+  std::optional<MeshAxis> localizes = {};  ///< OpRules::localize sees it as this axis
+};
+
+const PlacementAxisTraits& traits_of(PlacementAxis axis);
 
 /// Returns the mesh axes of one placement axis.
 AxisSet mesh_axes(PlacementAxis axis);

@@ -82,10 +82,11 @@ class Localizer {
       mine.gather_logits = !o.loss_parallel;
       op = any_op(mine);
     }
-    for (const PlacementAxis axis : {PlacementAxis::kTp, PlacementAxis::kCp}) {
-      const auto a = static_cast<size_t>(axis);
-      if (p.strategy[a].out.empty() || replicates(p.strategy[a])) continue;
-      LocalContext where{.axis = axis == PlacementAxis::kCp ? MeshAxis::kCp : MeshAxis::kTp,
+    for (size_t a = kNumPlacementAxes; a-- > 0;) {
+      const auto axis = static_cast<PlacementAxis>(a);
+      if (!traits_of(axis).localizes || p.strategy[a].out.empty() || replicates(p.strategy[a]))
+        continue;
+      LocalContext where{.axis = *traits_of(axis).localizes,
                          .group = context_.group(mesh_axes(axis)),
                          .strategy = p.strategy[a]};
       for (const Placement& in : p.in) {

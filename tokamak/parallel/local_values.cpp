@@ -151,7 +151,7 @@ LocalValue LocalValues::resharded(Value v, LocalValue from, const Placement& wan
   for (size_t a = 0; a < kNumPlacementAxes; ++a) {
     if (from.placement[a] == want[a]) continue;
     const auto axis = static_cast<PlacementAxis>(a);
-    TOK_CHECK(axis != PlacementAxis::kDp, "activations move over dp");
+    TOK_CHECK(traits_of(axis).localizes, "activations move over {}", traits_of(axis).name);
     const bool is_covered = axis == PlacementAxis::kTp && purpose == GroupPurpose::kGeneral &&
                             covers_collective(from.placement[a].shard, want[a].shard);
     const bool is_sum = from.placement[a].shard == kPartialSum;
