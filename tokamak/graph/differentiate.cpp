@@ -57,7 +57,7 @@ std::vector<std::vector<Value>> differentiate(Graph& graph, std::span<const Seed
       any = true;
     }
     if (!any) continue;
-    const std::vector<Value> dx = node.rules->gradient(node.op.get(), graph, node, dy);
+    const std::vector<Value> dx = node.rules->gradient(node.op.get(), graph, i, dy);
     TOK_CHECK(dx.size() <= node.in.size(), "{}: {} gradients for {} inputs", node.rules->name,
               dx.size(), node.in.size());
     for (size_t k = 0; k < dx.size(); ++k) {

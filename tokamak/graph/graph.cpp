@@ -83,8 +83,8 @@ void Graph::accumulate(Value value, Value into, AccumulateMode mode) {
   mutable_node(value.node).accumulations.push_back({.out = value.out, .into = into, .mode = mode});
 }
 
-std::vector<Value> no_gradient(const void*, Graph&, const Node& node, std::span<const Value>) {
-  TOK_CHECK(false, "{} has no gradient", node.rules->name);
+std::vector<Value> no_gradient(const void*, Graph& graph, int32_t self, std::span<const Value>) {
+  TOK_CHECK(false, "{} has no gradient", graph.node(self).rules->name);
 }
 
 Cost node_cost(const Graph& graph, const Node& node) {

@@ -162,7 +162,7 @@ struct LocalContext {
 };
 
 /// The gradient rule of an op that has none; throws Bug naming the op.
-std::vector<Value> no_gradient(const void*, Graph&, const Node& node, std::span<const Value>);
+std::vector<Value> no_gradient(const void*, Graph&, int32_t self, std::span<const Value>);
 
 /// An op's rules, type-erased; the address is the op's identity.
 struct OpRules {
@@ -175,7 +175,8 @@ struct OpRules {
   bool is_kept = false;          ///< kept for the backward whatever a recompute policy says
   Types (*infer)(const void*, std::span<const TensorType>) = nullptr;
   std::vector<Strategy> (*place)(const void*, std::span<const TensorType>) = nullptr;
-  std::vector<Value> (*gradient)(const void*, Graph&, const Node&,
+  /// Of the node `self`, from the cotangents of its outputs, to those of its inputs.
+  std::vector<Value> (*gradient)(const void*, Graph&, int32_t self,
                                  std::span<const Value>) = no_gradient;
   Cost (*cost)(const void*, std::span<const TensorType>, std::span<const TensorType>) = nullptr;
   std::span<const Variant> (*variants)() = nullptr;
@@ -192,7 +193,7 @@ struct OpRules {
   std::optional<AnyOp> (*after)(const void*, const AnyOp& producer) = nullptr;
 };
 
-/// The contract of an op. These optional members are found by name: `gradient(g, node, dy)`,
+/// The contract of an op. These optional members are found by name: `gradient(g, self, dy)`,
 /// `aliases()`, `accumulates()` (outputs that can add into their destination), `view(layout)`
 /// (makes it a view, without a kernel), `expand(g, node)` (makes it a composite, without a kernel),
 /// `describe()` (attributes as text), `localize(context)` (the op of a shard: a changed copy, or
@@ -224,11 +225,11 @@ constexpr OpRules rules_of() {
   OpRules rules{.name = T::kName};
   rules.infer = [](const void* op, Span in) { return as<T>(op).infer(in); };
   rules.place = [](const void* op, Span in) { return as<T>(op).place(in); };
-  if constexpr (requires(const T op, Graph& g, const Node& n, std::span<const Value> dy) {
-                  op.gradient(g, n, dy);
+  if constexpr (requires(const T op, Graph& g, int32_t self, std::span<const Value> dy) {
+                  op.gradient(g, self, dy);
                 }) {
-    rules.gradient = [](const void* op, Graph& g, const Node& n, std::span<const Value> dy) {
-      return as<T>(op).gradient(g, n, dy);
+    rules.gradient = [](const void* op, Graph& g, int32_t self, std::span<const Value> dy) {
+      return as<T>(op).gradient(g, self, dy);
     };
   }
   rules.cost = [](const void* op, Span in, Span out) { return as<T>(op).cost(in, out); };

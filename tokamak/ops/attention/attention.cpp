@@ -66,11 +66,6 @@ TensorType output_type(const AttentionShape& s, DType dtype) {
   return {.dtype = dtype, .dims = {s.B, s.S, s.H, s.D}};
 }
 
-// The number of operands that hold q, k and v.
-size_t num_parts(const Attention& a) {
-  return a.packed_kv_heads > 0 ? 1 : 3;
-}
-
 void require_lse(std::string_view op, std::string_view name, const TensorType& t,
                  const AttentionShape& s, DType dtype) {
   const bool fits = t.dtype == DType::kF32 || t.dtype == gradient_dtype(dtype);
@@ -116,10 +111,43 @@ bool takes_context(const Attention& a, std::span<const TensorType> in) {
   return a.packed_kv_heads == 0 && a.causal && !a.has_length && in[0].dims[1] == in[1].dims[1];
 }
 
-int32_t index_of(const Graph& g, const Node& n) {
-  int32_t i = g.size() - 1;
-  while (i > 0 && &g.node(i) != &n) --i;
-  return i;
+// Numbers the inputs that an attention (`with_grad`: its gradient) has.
+AttentionInputs number_inputs(const Attention& a, bool with_grad, bool with_dlse) {
+  AttentionInputs inputs;
+  inputs.num_parts = a.packed_kv_heads > 0 ? 1 : 3;
+  inputs.count = inputs.num_parts;
+  const auto number = [&](size_t& input, bool has) {
+    if (has) input = inputs.count++;
+  };
+  number(inputs.o, with_grad);
+  number(inputs.lse, with_grad);
+  number(inputs.dy, with_grad);
+  number(inputs.length, a.has_length);
+  number(inputs.rows, a.dropout_p > 0.0);
+  number(inputs.dlse, with_dlse);
+  return inputs;
+}
+
+// A strategy's cuts by the role of an input; dq is cut like q, do like o, dlse like lse.
+struct InputCuts {
+  Shard q, kv, o, lse;
+  Shard length = kReplicated;
+  Shard rows = kReplicated;
+};
+
+std::vector<Shard> in_order(const AttentionInputs& inputs, const InputCuts& cuts) {
+  std::vector<Shard> in(inputs.count, cuts.kv);
+  const auto place = [&](size_t input, Shard shard) {
+    if (input != AttentionInputs::kNone) in[input] = shard;
+  };
+  place(0, cuts.q);
+  place(inputs.o, cuts.o);
+  place(inputs.lse, cuts.lse);
+  place(inputs.dy, cuts.o);
+  place(inputs.length, cuts.length);
+  place(inputs.rows, cuts.rows);
+  place(inputs.dlse, cuts.lse);
+  return in;
 }
 
 std::string describe_attention(const Attention& a) {
@@ -286,39 +314,42 @@ AttentionShape Attention::shape(std::span<const TensorType> in) const {
           .is_packed = true};
 }
 
+Value AttentionInputs::at(std::span<const Value> in, size_t index) {
+  return index == kNone ? Value{} : in[index];
+}
+
+AttentionInputs Attention::inputs() const {
+  return number_inputs(*this, false, false);
+}
+
 Types Attention::infer(std::span<const TensorType> in) const {
-  const size_t parts = num_parts(*this);
-  const size_t wanted = parts + (has_length ? 1 : 0) + (dropout_p > 0.0 ? 1 : 0);
-  require_inputs(kName, in, wanted, wanted);
+  const AttentionInputs at = inputs();
+  require_inputs(kName, in, at.count, at.count);
   require_heads(kName, *this, in);
   const AttentionShape s = shape(in);
   require_attributes(kName, *this, s);
   if (has_length) {
-    TOK_REQUIRE(in[3].dtype == DType::kI32 && (in[3].dims == Dims{1} || in[3].dims == Dims{s.B}),
-                "{}: length wants int32[1] or int32[{}], got {}", kName, s.B, to_string(in[3]));
+    const TensorType& length = in[at.length];
+    TOK_REQUIRE(length.dtype == DType::kI32 && (length.dims == Dims{1} || length.dims == Dims{s.B}),
+                "{}: length wants int32[1] or int32[{}], got {}", kName, s.B, to_string(length));
   }
-  if (dropout_p > 0.0) require_rows(kName, in[parts], s.B);
+  if (dropout_p > 0.0) require_rows(kName, in[at.rows], s.B);
   return {output_type(s, in[0].dtype), lse_type(s, in[0].dtype)};
 }
 
 std::vector<Strategy> Attention::place(std::span<const TensorType> in) const {
-  std::vector<Strategy> all{replicate(in.size(), 2)};
-  if (packed_kv_heads > 0) {
-    all.push_back({.in = std::vector<Shard>(in.size(), cut(0)), .out = {cut(0), cut(0)}});
-    return all;
-  }
-  Strategy batch{.in = {cut(0), cut(0), cut(0)}, .out = {cut(0), cut(0)}};
-  if (has_length) batch.in.push_back(in[3].dims[0] == 1 ? kReplicated : cut(0));
-  if (dropout_p > 0.0) batch.in.push_back(cut(0));
-  all.push_back(batch);
-  Strategy heads{.in = {cut(2), cut(2), cut(2)}, .out = {cut(2), cut(1)}};
-  if (in[1].dims[2] == 1) heads.in = {cut(2), kReplicated, kReplicated};
-  heads.in.resize(in.size(), kReplicated);
-  all.push_back(heads);
+  const AttentionInputs at = inputs();
+  const bool one_length = has_length && in[at.length].dims[0] == 1;
+  const InputCuts batch{
+      .q = cut(0), .kv = cut(0), .length = one_length ? kReplicated : cut(0), .rows = cut(0)};
+  std::vector<Strategy> all{replicate(in.size(), 2),
+                            {.in = in_order(at, batch), .out = {cut(0), cut(0)}}};
+  if (packed_kv_heads > 0) return all;
+  const InputCuts heads{.q = cut(2), .kv = in[1].dims[2] == 1 ? kReplicated : cut(2)};
+  all.push_back({.in = in_order(at, heads), .out = {cut(2), cut(1)}});
   if (!takes_context(*this, in)) return all;
-  Strategy sequence{.in = {cut(1), cut(1), cut(1)}, .out = {cut(1), cut(2)}, .only = MeshAxis::kCp};
-  sequence.in.resize(in.size(), kReplicated);
-  all.push_back(sequence);
+  const InputCuts sequence{.q = cut(1), .kv = cut(1)};
+  all.push_back({.in = in_order(at, sequence), .out = {cut(1), cut(2)}, .only = MeshAxis::kCp});
   return all;
 }
 
@@ -328,16 +359,21 @@ std::optional<AnyOp> Attention::localize(const LocalContext& where) const {
   return any_op(ContextAttention{.attention = *this, .group = where.group});
 }
 
-std::vector<Value> Attention::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+std::vector<Value> Attention::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
   TOK_CHECK(!has_length, "attention over a cache has no gradient");
   TOK_CHECK(dy[0].valid(), "attention: only lse has a cotangent");
-  const int32_t self = index_of(g, n);
-  const size_t parts = num_parts(*this);
-  std::vector<Value> in{n.in.begin(), n.in.begin() + static_cast<std::ptrdiff_t>(parts)};
-  in.insert(in.end(), {{self, 0}, {self, 1}, dy[0]});
-  if (dropout_p > 0.0) in.push_back(n.in[parts]);
-  if (dy[1].valid()) in.push_back(dy[1]);
-  return g.add(AttentionGrad{.forward = *this, .has_dlse = dy[1].valid()}, in);
+  const AttentionGrad grad{.forward = *this, .has_dlse = dy[1].valid()};
+  const AttentionInputs from = inputs();
+  const AttentionInputs at = grad.inputs();
+  std::vector<Value> in = g.node(self).in;
+  const Value rows = AttentionInputs::at(in, from.rows);
+  in.resize(at.count);
+  in[at.o] = {self, 0};
+  in[at.lse] = {self, 1};
+  in[at.dy] = dy[0];
+  if (rows.valid()) in[at.rows] = rows;
+  if (dy[1].valid()) in[at.dlse] = dy[1];
+  return g.add(grad, in);
 }
 
 Cost Attention::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
@@ -358,44 +394,42 @@ std::span<const Variant> Attention::variants() {
   return kVariants;
 }
 
+AttentionInputs AttentionGrad::inputs() const {
+  return number_inputs(forward, true, has_dlse);
+}
+
 Types AttentionGrad::infer(std::span<const TensorType> in) const {
-  const size_t parts = num_parts(forward);
-  const size_t wanted = parts + 3 + (forward.dropout_p > 0.0 ? 1 : 0) + (has_dlse ? 1 : 0);
-  require_inputs(kName, in, wanted, wanted);
+  const AttentionInputs at = inputs();
+  require_inputs(kName, in, at.count, at.count);
   require_heads(kName, forward, in);
   TOK_REQUIRE(!forward.has_length, "{}: no gradient over a cache with a length", kName);
   const AttentionShape s = forward.shape(in);
   require_attributes(kName, forward, s);
   const TensorType o = output_type(s, in[0].dtype);
-  for (const size_t i : {parts, parts + 2}) {
-    TOK_REQUIRE(in[i] == o, "{}: wanted {}, {} is {}", kName, to_string(o), i == parts ? "o" : "do",
+  for (const size_t i : {at.o, at.dy}) {
+    TOK_REQUIRE(in[i] == o, "{}: wanted {}, {} is {}", kName, to_string(o), i == at.o ? "o" : "do",
                 to_string(in[i]));
   }
-  require_lse(kName, "lse", in[parts + 1], s, in[0].dtype);
-  if (forward.dropout_p > 0.0) require_rows(kName, in[parts + 3], s.B);
-  if (has_dlse) require_lse(kName, "dlse", in.back(), s, in[0].dtype);
-  return {in.begin(), in.begin() + static_cast<std::ptrdiff_t>(parts)};
+  require_lse(kName, "lse", in[at.lse], s, in[0].dtype);
+  if (forward.dropout_p > 0.0) require_rows(kName, in[at.rows], s.B);
+  if (has_dlse) require_lse(kName, "dlse", in[at.dlse], s, in[0].dtype);
+  return {in.begin(), in.begin() + static_cast<std::ptrdiff_t>(at.num_parts)};
 }
 
 std::vector<Strategy> AttentionGrad::place(std::span<const TensorType> in) const {
-  const size_t parts = num_parts(forward);
-  std::vector<Strategy> all{replicate(in.size(), parts)};
-  all.push_back(
-      {.in = std::vector<Shard>(in.size(), cut(0)), .out = std::vector<Shard>(parts, cut(0))});
-  if (parts == 1) return all;
+  const AttentionInputs at = inputs();
+  std::vector<Strategy> all{replicate(in.size(), at.num_parts),
+                            {.in = std::vector<Shard>(in.size(), cut(0)),
+                             .out = std::vector<Shard>(at.num_parts, cut(0))}};
+  if (at.num_parts == 1) return all;
   const bool one = in[1].dims[2] == 1;
-  const Shard kv = one ? kReplicated : cut(2);
   const Shard dkv = one ? kPartialSum : cut(2);
-  Strategy heads{.in = {cut(2), kv, kv, cut(2), cut(1), cut(2)}, .out = {cut(2), dkv, dkv}};
-  if (forward.dropout_p > 0.0) heads.in.push_back(kReplicated);
-  if (has_dlse) heads.in.push_back(cut(1));
-  all.push_back(heads);
+  const InputCuts heads{.q = cut(2), .kv = one ? kReplicated : cut(2), .o = cut(2), .lse = cut(1)};
+  all.push_back({.in = in_order(at, heads), .out = {cut(2), dkv, dkv}});
   if (!takes_context(forward, in) || has_dlse) return all;
-  Strategy sequence{.in = {cut(1), cut(1), cut(1), cut(1), cut(2), cut(1)},
-                    .out = {cut(1), cut(1), cut(1)},
-                    .only = MeshAxis::kCp};
-  sequence.in.resize(in.size(), kReplicated);
-  all.push_back(sequence);
+  const InputCuts sequence{.q = cut(1), .kv = cut(1), .o = cut(1), .lse = cut(2)};
+  all.push_back(
+      {.in = in_order(at, sequence), .out = {cut(1), cut(1), cut(1)}, .only = MeshAxis::kCp});
   return all;
 }
 

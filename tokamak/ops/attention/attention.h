@@ -35,13 +35,25 @@ struct AttentionShape {
     return operands[0].template as<T>() + packed_begin(which);
   }
 
-  /// Returns the index of the i-th operand after them.
-  size_t after_parts(size_t i) const { return (is_packed ? 1 : 3) + i; }
-
   friend auto operator<=>(const AttentionShape&, const AttentionShape&) = default;
 
   /// Returns the number of (query, key) pairs that a head uses, with `window` as in Attention.
   double pairs(bool causal, int64_t window) const;
+};
+
+/// Which of its inputs an attention or its gradient has, and where: those that hold q, k and v come
+/// first, the others follow in the order of the members.
+struct AttentionInputs {
+  static constexpr size_t kNone = SIZE_MAX;
+  size_t num_parts = 3;  ///< inputs that hold q, k and v: 1 where they are packed
+  size_t o = kNone, lse = kNone, dy = kNone;
+  size_t length = kNone;
+  size_t rows = kNone;  ///< of dropout
+  size_t dlse = kNone;
+  size_t count = 3;
+
+  /// Returns input `index` of `in`, or an invalid value if there is none.
+  static Value at(std::span<const Value> in, size_t index);
 };
 
 /// Returns the most bytes that cuDNN's plans ask for as scratch.
@@ -87,9 +99,10 @@ struct Attention {
   int64_t packed_kv_heads = 0;
 
   AttentionShape shape(std::span<const TensorType> in) const;
+  AttentionInputs inputs() const;
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
-  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  std::vector<Value> gradient(Graph& g, int32_t self, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   std::optional<AnyOp> localize(const LocalContext& context) const;
   std::string describe() const;
@@ -104,6 +117,7 @@ struct AttentionGrad {
   Attention forward;
   bool has_dlse = false;
 
+  AttentionInputs inputs() const;
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;

@@ -25,7 +25,7 @@ void reference_row(const AttentionSetup& u, const KernelArgs& a, int64_t b, int6
   const AttentionShape& s = u.s;
   const int64_t begin = u.begin(u.length(a, b), i);
   const int64_t end = u.end(u.length(a, b), i);
-  const int64_t row = u.op.dropout_p > 0.0 ? u.rows(a, false)[b] : 0;
+  const int64_t row = u.row(a, b);
   const int64_t kv = h / s.group();
   const T* q = s.part<T>(a.in, 0) + u.q_at(b, i, h);
   const T* k = s.part<T>(a.in, 1);
@@ -63,18 +63,18 @@ struct GradSums {
 
 template <class T>
 void reference_grad_row(const AttentionSetup& u, const KernelArgs& a, int64_t b, int64_t h,
-                        int64_t i, bool has_dlse, GradSums<T>& sums) {
+                        int64_t i, GradSums<T>& sums) {
   using A = Accum<T>;
   const AttentionShape& s = u.s;
-  const int64_t row = u.op.dropout_p > 0.0 ? u.rows(a, true)[b] : 0;
+  const int64_t row = u.row(a, b);
   const int64_t kv = h / s.group();
   const int64_t at = u.o_at(b, i, h);
   const T* q = s.part<T>(a.in, 0) + u.q_at(b, i, h);
-  const T* dy = a.in[s.after_parts(2)].as<T>() + at;
+  const T* dy = a.in[u.in.dy].as<T>() + at;
   const int64_t stat = (b * s.H + h) * s.S + i;
-  const A lse = element<A>(a.in[s.after_parts(1)], stat);
-  A delta = dot<A>(a.in[s.after_parts(0)].as<T>() + at, dy, s.D);
-  if (has_dlse) delta -= element<A>(a.in.back(), stat);
+  const A lse = element<A>(a.in[u.in.lse], stat);
+  A delta = dot<A>(a.in[u.in.o].as<T>() + at, dy, s.D);
+  if (u.in.dlse != AttentionInputs::kNone) delta -= element<A>(a.in[u.in.dlse], stat);
   std::vector<A> dq(s.D, A{0});
   for (int64_t j = u.begin(s.T, i); j < u.end(s.T, i); ++j) {
     const T* k = s.part<T>(a.in, 1) + u.k_at(b, j, kv);
@@ -97,14 +97,13 @@ void reference_grad_row(const AttentionSetup& u, const KernelArgs& a, int64_t b,
 }
 
 template <class T>
-void reference_grad_head(const AttentionSetup& u, const KernelArgs& a, int64_t b, int64_t kv,
-                         bool has_dlse) {
+void reference_grad_head(const AttentionSetup& u, const KernelArgs& a, int64_t b, int64_t kv) {
   const AttentionShape& s = u.s;
   GradSums<T> sums;
   sums.dk.assign(s.T * s.D, {});
   sums.dv.assign(s.T * s.D, {});
   for (int64_t h = kv * s.group(); h < (kv + 1) * s.group(); ++h) {
-    for (int64_t i = 0; i < s.S; ++i) reference_grad_row<T>(u, a, b, h, i, has_dlse, sums);
+    for (int64_t i = 0; i < s.S; ++i) reference_grad_row<T>(u, a, b, h, i, sums);
   }
   for (int64_t j = 0; j < s.T; ++j) {
     for (int64_t d = 0; d < s.D; ++d) {
@@ -125,7 +124,7 @@ Kernel by_fast_float(DType dtype, Make&& make) {
 }
 
 Kernel prepare(const Attention& op, const KernelTypes& types, std::string_view variant) {
-  const AttentionSetup u(op, types);
+  const AttentionSetup u(op, op.inputs(), types);
   if (variant != kCpuReference.name) {
     return by_fast_float(types.in[0].dtype, [u]<class T>() -> Kernel {
       if (fast::is_decode(u)) return [u](const KernelArgs& a) { fast::decode<T>(u, a); };
@@ -143,18 +142,16 @@ Kernel prepare(const Attention& op, const KernelTypes& types, std::string_view v
 }
 
 Kernel prepare(const AttentionGrad& op, const KernelTypes& types, std::string_view variant) {
-  const AttentionSetup u(op.forward, types);
-  const bool has_dlse = op.has_dlse;
+  const AttentionSetup u(op.forward, op.inputs(), types);
   if (variant != kCpuReference.name) {
-    return by_fast_float(types.in[0].dtype, [=]<class T>() -> Kernel {
-      return [=](const KernelArgs& a) { fast::backward<T>(u, a, has_dlse); };
+    return by_fast_float(types.in[0].dtype, [u]<class T>() -> Kernel {
+      return [u](const KernelArgs& a) { fast::backward<T>(u, a); };
     });
   }
-  return by_float(types.in[0].dtype, [=]<class T>() -> Kernel {
-    return [=](const KernelArgs& a) {
-      parallel_rows(u.s.B * u.s.K, [&](int64_t r) {
-        reference_grad_head<T>(u, a, r / u.s.K, r % u.s.K, has_dlse);
-      });
+  return by_float(types.in[0].dtype, [u]<class T>() -> Kernel {
+    return [u](const KernelArgs& a) {
+      parallel_rows(u.s.B * u.s.K,
+                    [&](int64_t r) { reference_grad_head<T>(u, a, r / u.s.K, r % u.s.K); });
     };
   });
 }

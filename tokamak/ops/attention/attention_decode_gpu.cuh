@@ -225,12 +225,14 @@ __global__ void __launch_bounds__(128)
 }
 
 template <class T, int kD>
-Kernel make_decode(const AttentionShape& shape, const Problem& problem, bool waits) {
+Kernel make_decode(const Attention& op, const KernelTypes& types, const Problem& problem,
+                   bool waits) {
   constexpr int kMostHeads = kD == 256 ? 2 : 4;
-  return [problem, shape, waits](const KernelArgs& a) {
+  const AttentionShape shape = op.shape(types.in);
+  return [problem, shape, waits, length = op.inputs().length](const KernelArgs& a) {
     Problem p = problem;
-    p.lengths = a.in[3].as<int32_t>();
-    p.one_length = a.in[3].numel() == 1;
+    p.lengths = a.in[length].as<int32_t>();
+    p.one_length = a.in[length].numel() == 1;
     const DecodeParts parts{
         .data = static_cast<float*>(a.workspace), .splits = decode_splits(shape.T), .D = p.D};
     const auto launch = [&]<int kG, bool kCaps>() {

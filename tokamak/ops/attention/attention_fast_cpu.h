@@ -293,7 +293,7 @@ class Forward {
   void drop(int64_t b, int64_t h, int64_t i0, int64_t M, int64_t j0) {
     float kept[kKeyBlock];
     for (int64_t i = 0; i < M; ++i) {
-      dropout_row(u_, u_.rows(a_, false)[b], h, i0 + i, j0, kept);
+      dropout_row(u_, u_.row(a_, b), h, i0 + i, j0, kept);
       for (int64_t j = 0; j < kKeyBlock; ++j) scores_[i * kKeyBlock + j] *= kept[j];
     }
   }

@@ -11,8 +11,8 @@ class Backward {
  public:
   using E = Element<T>;
 
-  Backward(const AttentionSetup& u, const KernelArgs& a, bool has_dlse, int part)
-      : u_(u), a_(a), has_dlse_(has_dlse), space_(u.s), width_(round_up(u.s.D, 16)) {
+  Backward(const AttentionSetup& u, const KernelArgs& a, int part)
+      : u_(u), a_(a), space_(u.s), width_(round_up(u.s.D, 16)) {
     Scratch scratch(a.workspace, space_.backward(), part);
     keys_t_ = scratch.take<E>(space_.keys);
     values_t_ = scratch.take<E>(space_.keys);
@@ -66,30 +66,28 @@ class Backward {
   void load_queries(int64_t b, int64_t h, int64_t i0, int64_t M) {
     const AttentionShape& s = u_.s;
     const auto of_output = [&](size_t i) {
-      return Rows<T>{.data = a_.in[s.after_parts(i)].as<T>() + u_.o_at(b, i0, h),
-                     .stride = s.H * s.D,
-                     .count = M,
-                     .D = s.D};
+      return Rows<T>{
+          .data = a_.in[i].as<T>() + u_.o_at(b, i0, h), .stride = s.H * s.D, .count = M, .D = s.D};
     };
     const Rows<T> q{.data = s.part<T>(a_.in, 0) + u_.q_at(b, i0, h),
                     .stride = s.q_step(),
                     .count = M,
                     .D = s.D};
-    const Rows<T> all_o = of_output(0);
-    const Rows<T> all_dy = of_output(2);
+    const Rows<T> all_o = of_output(u_.in.o);
+    const Rows<T> all_dy = of_output(u_.in.dy);
     tile::copy_rows(q, q_rows_);
     tile::copy_rows(all_dy, dy_rows_);
     tile::stack_rows(q, kQueryBlock, width_, q_);
     tile::stack_rows(all_dy, kQueryBlock, width_, dy_);
     std::fill(dq_, dq_ + M * width_, 0.0F);
+    const bool has_dlse = u_.in.dlse != AttentionInputs::kNone;
     for (int64_t i = 0; i < M; ++i) {
       const T* o = all_o.data + i * all_o.stride;
       const T* dy = all_dy.data + i * all_dy.stride;
       const int64_t stat = (b * s.H + h) * s.S + i0 + i;
       const float delta = tile::dot(o, dy, s.D);
-      delta_[i] = has_dlse_ ? delta - statistic(a_.in.back(), stat) : delta;
-      lse_[i] = static_cast<float>(static_cast<double>(statistic(a_.in[s.after_parts(1)], stat)) *
-                                   kLog2E);
+      delta_[i] = has_dlse ? delta - statistic(a_.in[u_.in.dlse], stat) : delta;
+      lse_[i] = static_cast<float>(static_cast<double>(statistic(a_.in[u_.in.lse], stat)) * kLog2E);
     }
   }
 
@@ -134,7 +132,7 @@ class Backward {
     float kept[kKeyBlock];
     const bool drops = u_.op.dropout_p > 0.0;
     for (int64_t i = 0; i < M; ++i) {
-      if (drops) dropout_row(u_, u_.rows(a_, true)[b], h, i0 + i, j0, kept);
+      if (drops) dropout_row(u_, u_.row(a_, b), h, i0 + i, j0, kept);
       const int64_t begin = u_.begin(u_.s.T, i0 + i) - j0;
       const int64_t end = u_.end(u_.s.T, i0 + i) - j0;
       if (scoring.cap > 0.0F) {
@@ -197,7 +195,6 @@ class Backward {
 
   const AttentionSetup& u_;
   const KernelArgs& a_;
-  bool has_dlse_;
   AttentionWorkspace space_;
   int64_t width_;
   E* keys_t_;
@@ -221,9 +218,9 @@ class Backward {
 };
 
 template <class T>
-void backward(const AttentionSetup& u, const KernelArgs& a, bool has_dlse) {
+void backward(const AttentionSetup& u, const KernelArgs& a) {
   parallel_ranges(u.s.B * u.s.K, 1, [&](int64_t begin, int64_t end, int part) {
-    Backward<T> pass(u, a, has_dlse, part);
+    Backward<T> pass(u, a, part);
     for (int64_t r = begin; r < end; ++r) pass.run(r / u.s.K, r % u.s.K);
   });
 }

@@ -310,13 +310,13 @@ Kernel make_forward(const Attention& op, const AttentionShape& shape, const Prob
   auto* const kernel =
       op.cap > 0.0 ? &attention_forward<T, kD, true> : &attention_forward<T, kD, false>;
   allow_shared(kernel, kShared);
-  return [problem, shape, kernel, has_length = op.has_length](const KernelArgs& a) {
+  return [problem, shape, kernel, at = op.inputs()](const KernelArgs& a) {
     Problem p = problem;
-    if (has_length) {
-      p.lengths = a.in[3].as<int32_t>();
-      p.one_length = a.in[3].numel() == 1;
+    if (at.length != AttentionInputs::kNone) {
+      p.lengths = a.in[at.length].as<int32_t>();
+      p.one_length = a.in[at.length].numel() == 1;
     }
-    if (p.drops) p.samples = a.in[shape.after_parts(0)].as<int64_t>();
+    if (p.drops) p.samples = a.in[at.rows].as<int64_t>();
     launch_tiles(kernel, p, tiles_for(p.S * p.G, kN), kShared, a.stream,
                  shape.part<const T>(a.in, 0), shape.part<const T>(a.in, 1),
                  shape.part<const T>(a.in, 2), a.out[0].as<T>(), a.out[1].as<A>());
@@ -339,17 +339,18 @@ Kernel make_backward(const AttentionGrad& op, const AttentionShape& shape, const
       caps ? &attention_grad_keys<T, kD, true> : &attention_grad_keys<T, kD, false>;
   allow_shared(of_queries, kShared);
   allow_shared(of_keys, kShared);
-  return [problem, shape, of_queries, of_keys, has_dlse = op.has_dlse](const KernelArgs& a) {
+  return [problem, shape, of_queries, of_keys, at = op.inputs()](const KernelArgs& a) {
     Problem p = problem;
-    if (p.drops) p.samples = a.in[shape.after_parts(3)].as<int64_t>();
-    const Statistics lse = statistics_of(a.in[shape.after_parts(1)]);
-    const Statistics dlse = has_dlse ? statistics_of(a.in.back()) : Statistics{};
+    if (p.drops) p.samples = a.in[at.rows].as<int64_t>();
+    const Statistics lse = statistics_of(a.in[at.lse]);
+    const bool has_dlse = at.dlse != AttentionInputs::kNone;
+    const Statistics dlse = has_dlse ? statistics_of(a.in[at.dlse]) : Statistics{};
     auto* delta = static_cast<A*>(a.workspace);
     const T* q = shape.part<const T>(a.in, 0);
     const T* k = shape.part<const T>(a.in, 1);
     const T* v = shape.part<const T>(a.in, 2);
-    const T* o = a.in[shape.after_parts(0)].as<const T>();
-    const T* dy = a.in[shape.after_parts(2)].as<const T>();
+    const T* o = a.in[at.o].as<const T>();
+    const T* dy = a.in[at.dy].as<const T>();
     const int64_t rows = p.B * p.S * p.H;
     if (rows > 0) {
       attention_delta<T><<<blocks_for(rows * 32), kThreads, 0, as_stream(a.stream)>>>(
@@ -372,7 +373,7 @@ Kernel prepare(const Attention& op, const KernelTypes& types, const Setup& setup
       if constexpr (std::is_same_v<T, double>)
         fail_tile();
       else
-        return make_decode<T, kD>(op.shape(types.in), problem, can_wait_for_previous(setup));
+        return make_decode<T, kD>(op, types, problem, can_wait_for_previous(setup));
     });
   }
   if (setup.variant != kGpuKernel.name) {

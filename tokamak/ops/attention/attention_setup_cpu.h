@@ -14,13 +14,17 @@ namespace tokamak::cpu {
 struct AttentionSetup {
   AttentionShape s;
   Attention op;
+  AttentionInputs in;
   double scale = 0.0;
   uint64_t key = 0;
   uint32_t threshold = 0;
 
-  AttentionSetup(const Attention& attention, const KernelTypes& types)
+  /// `inputs` are those of `attention`, or of its gradient.
+  AttentionSetup(const Attention& attention, const AttentionInputs& inputs,
+                 const KernelTypes& types)
       : s(attention.shape(types.in)),
         op(attention),
+        in(inputs),
         scale(op.scale != 0.0F ? static_cast<double>(op.scale)
                                : 1.0 / std::sqrt(static_cast<double>(s.D))),
         key(dropout_key(op.seed, op.stream)),
@@ -28,7 +32,8 @@ struct AttentionSetup {
 
   int64_t length(const KernelArgs& a, int64_t b) const {
     if (!op.has_length) return s.T;
-    return std::clamp<int64_t>(a.in[3].as<int32_t>()[a.in[3].numel() == 1 ? 0 : b], 0, s.T);
+    const Tensor& lengths = a.in[in.length];
+    return std::clamp<int64_t>(lengths.as<int32_t>()[lengths.numel() == 1 ? 0 : b], 0, s.T);
   }
 
   // Returns the first key that query i does not see.
@@ -78,9 +83,9 @@ struct AttentionSetup {
   // Returns the offset in o and its gradient.
   int64_t o_at(int64_t b, int64_t i, int64_t h) const { return ((b * s.S + i) * s.H + h) * s.D; }
 
-  // The dropout rows of the samples.
-  const int64_t* rows(const KernelArgs& a, bool is_backward) const {
-    return a.in[s.after_parts(is_backward ? 3 : 0)].as<int64_t>();
+  // Returns the index in the run of sample b, for dropout.
+  int64_t row(const KernelArgs& a, int64_t b) const {
+    return in.rows == AttentionInputs::kNone ? 0 : a.in[in.rows].as<int64_t>()[b];
   }
 };
 

@@ -57,8 +57,7 @@ Cost ContextAttention::cost(std::span<const TensorType> in, std::span<const Tens
 }
 
 std::vector<Value> ContextAttention::expand(Graph& g, const Node& n) const {
-  const Operands x{
-      .q = n.in[0], .k = n.in[1], .v = n.in[2], .rows = n.in.size() > 3 ? n.in[3] : Value{}};
+  const Operands x = Operands::of(n.in, attention.inputs());
   const Context context{.attention = attention, .group = group, .S = g.type(x.q).dims[1]};
   switch (method_of(attention)) {
     case ContextMethod::kAllGather:
@@ -92,13 +91,7 @@ Cost ContextAttentionGrad::cost(std::span<const TensorType> in,
 }
 
 std::vector<Value> ContextAttentionGrad::expand(Graph& g, const Node& n) const {
-  const Operands x{.q = n.in[0],
-                   .k = n.in[1],
-                   .v = n.in[2],
-                   .rows = n.in.size() > 6 ? n.in[6] : Value{},
-                   .o = n.in[3],
-                   .lse = n.in[4],
-                   .dy = n.in[5]};
+  const Operands x = Operands::of(n.in, AttentionGrad{.forward = attention}.inputs());
   const Context context{.attention = attention, .group = group, .S = g.type(x.q).dims[1]};
   switch (method_of(attention)) {
     case ContextMethod::kAllGather:

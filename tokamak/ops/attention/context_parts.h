@@ -32,6 +32,16 @@ struct Operands {
   Value rows;
   Value o, lse, dy;
 
+  static Operands of(std::span<const Value> in, const AttentionInputs& at) {
+    return {.q = in[0],
+            .k = in[1],
+            .v = in[2],
+            .rows = AttentionInputs::at(in, at.rows),
+            .o = AttentionInputs::at(in, at.o),
+            .lse = AttentionInputs::at(in, at.lse),
+            .dy = AttentionInputs::at(in, at.dy)};
+  }
+
   std::vector<Value> forward() const { return {q, k, v, rows}; }
 
   std::vector<Value> backward() const { return {q, k, v, o, lse, dy, rows}; }

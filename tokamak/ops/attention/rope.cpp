@@ -153,7 +153,8 @@ std::vector<Strategy> Rope::place(std::span<const TensorType>) const {
   return all;
 }
 
-std::vector<Value> Rope::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+std::vector<Value> Rope::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
+  const Node& n = g.node(self);
   Rope back = *this;
   back.inverse = !inverse;
   return {g.apply(back, {dy[0], n.in[1]})};

@@ -17,7 +17,8 @@ std::vector<Strategy> Cast::place(std::span<const TensorType> in) const {
   return all;
 }
 
-std::vector<Value> Cast::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+std::vector<Value> Cast::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
+  const Node& n = g.node(self);
   return {g.apply(Cast{.dtype = g.type(n.in[0]).dtype}, {dy[0]})};
 }
 

@@ -39,7 +39,8 @@ std::optional<AnyOp> Dropout::localize(const LocalContext& context) const {
   return any_op(local);
 }
 
-std::vector<Value> Dropout::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+std::vector<Value> Dropout::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
+  const Node& n = g.node(self);
   return {g.apply(*this, {dy[0], n.in[1], n.in.size() > 2 ? n.in[2] : Value{}})};
 }
 

@@ -20,7 +20,8 @@ std::vector<Strategy> Gelu::place(std::span<const TensorType> in) const {
   return place_elementwise(in, 1);
 }
 
-std::vector<Value> Gelu::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+std::vector<Value> Gelu::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
+  const Node& n = g.node(self);
   return {g.apply(GeluGrad{.kind = kind}, {n.in[0], dy[0]})};
 }
 

@@ -20,7 +20,7 @@ struct Gelu {
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
-  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  std::vector<Value> gradient(Graph& g, int32_t self, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
 
   std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}}; }

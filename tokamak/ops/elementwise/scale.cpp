@@ -14,7 +14,7 @@ std::vector<Strategy> Scale::place(std::span<const TensorType> in) const {
   return strategies;
 }
 
-std::vector<Value> Scale::gradient(Graph& g, const Node&, std::span<const Value> dy) const {
+std::vector<Value> Scale::gradient(Graph& g, int32_t, std::span<const Value> dy) const {
   return {g.apply(*this, {dy[0]})};
 }
 

@@ -55,7 +55,8 @@ std::vector<Strategy> Swiglu::place(std::span<const TensorType> in) const {
   return tokamak::place(in, 1, packed);
 }
 
-std::vector<Value> Swiglu::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+std::vector<Value> Swiglu::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
+  const Node& n = g.node(self);
   std::vector<Value> in = n.in;
   in.push_back(dy[0]);
   return g.add(SwigluGrad{.packed = packed, .kind = kind}, in);

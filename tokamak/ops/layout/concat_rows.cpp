@@ -28,7 +28,8 @@ std::vector<Strategy> ConcatRows::place(std::span<const TensorType> in) const {
   return all;
 }
 
-std::vector<Value> ConcatRows::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+std::vector<Value> ConcatRows::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
+  const Node& n = g.node(self);
   std::vector<Value> dx;
   int64_t begin = 0;
   for (const Value part : n.in) {

@@ -81,7 +81,8 @@ std::vector<Strategy> Split::place(std::span<const TensorType>) const {
   return place_partial(1);
 }
 
-std::vector<Value> Split::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+std::vector<Value> Split::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
+  const Node& n = g.node(self);
   const Join join{.dim = dim, .sizes = sizes, .dims = g.type(n.in[0]).dims, .order = order};
   return {g.apply(join, {dy[0]})};
 }
@@ -109,7 +110,8 @@ std::vector<Strategy> Join::place(std::span<const TensorType>) const {
   return place_partial(1);
 }
 
-std::vector<Value> Join::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+std::vector<Value> Join::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
+  const Node& n = g.node(self);
   const int64_t row_numel = g.type(n.in[0]).dims[1];
   return {
       g.apply(Split{.dim = dim, .sizes = sizes, .row_numel = row_numel, .order = order}, {dy[0]})};
@@ -170,7 +172,8 @@ std::vector<Strategy> ConcatDim::place(std::span<const TensorType> in) const {
   return all;
 }
 
-std::vector<Value> ConcatDim::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+std::vector<Value> ConcatDim::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
+  const Node& n = g.node(self);
   std::vector<Value> dx;
   int64_t begin = 0;
   for (const Value part : n.in) {

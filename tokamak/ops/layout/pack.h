@@ -17,7 +17,7 @@ struct Split {
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
-  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  std::vector<Value> gradient(Graph& g, int32_t self, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   std::string describe() const;
 
@@ -34,7 +34,7 @@ struct Join {
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
-  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  std::vector<Value> gradient(Graph& g, int32_t self, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   std::string describe() const;
 
@@ -64,7 +64,7 @@ struct ConcatDim {
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
-  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  std::vector<Value> gradient(Graph& g, int32_t self, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   std::string describe() const;
 

@@ -42,7 +42,8 @@ std::vector<Strategy> Reshape::place(std::span<const TensorType> in) const {
   return strategies;
 }
 
-std::vector<Value> Reshape::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+std::vector<Value> Reshape::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
+  const Node& n = g.node(self);
   Dims back = g.type(n.in[0]).dims;
   for (size_t i = 0; i < back.size() && i < dims.size() && dims[i] == 0; ++i) back[i] = 0;
   for (size_t i = 0; i < back.size() && i < dims.size(); ++i) {

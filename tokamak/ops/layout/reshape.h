@@ -13,7 +13,7 @@ struct Reshape {
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
-  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  std::vector<Value> gradient(Graph& g, int32_t self, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
   Layout view(const Layout& in) const;
 

@@ -138,7 +138,8 @@ std::string Linear::describe() const {
   return adds_bias ? "" : "without bias";
 }
 
-std::vector<Value> Linear::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+std::vector<Value> Linear::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
+  const Node& n = g.node(self);
   std::vector<Value> dx{
       g.apply(LinearGradInput{.float8 = float8, .module = module}, {dy[0], n.in[1]}),
       g.apply(LinearGradWeight{.float8 = float8, .module = module}, {n.in[0], dy[0]})};

@@ -63,7 +63,8 @@ std::vector<Strategy> Norm<kKind>::place(std::span<const TensorType> in) const {
 }
 
 template <NormKind kKind>
-std::vector<Value> Norm<kKind>::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+std::vector<Value> Norm<kKind>::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
+  const Node& n = g.node(self);
   return g.add(NormGrad<kKind>{.eps = eps, .zero_centered = zero_centered},
                {n.in[0], n.in[1], dy[0]});
 }
@@ -99,8 +100,9 @@ std::vector<Strategy> AddNorm<kKind>::place(std::span<const TensorType> in) cons
 }
 
 template <NormKind kKind>
-std::vector<Value> AddNorm<kKind>::gradient(Graph& g, const Node& n,
+std::vector<Value> AddNorm<kKind>::gradient(Graph& g, int32_t self,
                                             std::span<const Value> dy) const {
+  const Node& n = g.node(self);
   std::vector<Value> grads(2 + parameters_of(kKind));
   Value dx = dy[0];
   if (dy[1].valid()) {

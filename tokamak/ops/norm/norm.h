@@ -24,7 +24,7 @@ struct Norm {
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
-  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  std::vector<Value> gradient(Graph& g, int32_t self, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
 
   std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}}; }
@@ -46,7 +46,7 @@ struct AddNorm {
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
-  std::vector<Value> gradient(Graph& g, const Node& n, std::span<const Value> dy) const;
+  std::vector<Value> gradient(Graph& g, int32_t self, std::span<const Value> dy) const;
   Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const;
 
   std::vector<Alias> aliases() const { return {{.out = 0, .in = 0}, {.out = 0, .in = 1}}; }

@@ -41,7 +41,8 @@ std::vector<Strategy> Embedding::place(std::span<const TensorType> in) const {
   return all;
 }
 
-std::vector<Value> Embedding::gradient(Graph& g, const Node& n, std::span<const Value> dy) const {
+std::vector<Value> Embedding::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
+  const Node& n = g.node(self);
   const int64_t vocab = g.type(n.in[1]).dims[0];
   return {Value{},
           g.apply(EmbeddingGrad{.vocab = vocab, .first_row = first_row}, {n.in[0], dy[0]})};

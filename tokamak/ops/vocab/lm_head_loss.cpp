@@ -187,11 +187,9 @@ std::string LmHeadLoss::describe() const {
                      gather_logits ? ", logits gathered" : "");
 }
 
-std::vector<Value> LmHeadLoss::gradient(Graph& g, const Node& n, std::span<const Value>) const {
+std::vector<Value> LmHeadLoss::gradient(Graph&, int32_t self, std::span<const Value>) const {
   TOK_CHECK(with_gradient, "lm_head_loss without gradient is differentiated");
-  int32_t id = g.size() - 1;
-  while (&g.node(id) != &n) --id;
-  return {{id, 1}, {id, 2}};
+  return {{self, 1}, {self, 2}};
 }
 
 Cost LmHeadLoss::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
