@@ -9,23 +9,23 @@ namespace {
 ModelSpec model_of(const std::string& name) {
   ModelSpec model = small_llama();
   model.name = name;
-  if (name == "qwen2") model.attention_bias = true;
-  if (name == "qwen3") model.qk_norm = true;
-  if (name == "mistral") model.windows.assign(model.num_layers, 5);
-  if (name == "mixed_windows") model.windows = {0, 7, 2};
+  if (name == "qwen2") model.attention.bias = true;
+  if (name == "qwen3") model.attention.qk_norm = true;
+  if (name == "mistral") model.attention.windows.assign(model.num_layers, 5);
+  if (name == "mixed_windows") model.attention.windows = {0, 7, 2};
   if (name == "gemma2") {
     model.tied = model.branch_norm = model.zero_centered_norms = true;
-    model.windows = {4, 0, 4};
-    model.score_cap = 0.5;
+    model.attention.windows = {4, 0, 4};
+    model.attention.score_cap = 0.5;
     model.logit_cap = 0.3;
   }
   if (name == "gemma3") {
-    model.tied = model.qk_norm = model.branch_norm = true;
+    model.tied = model.attention.qk_norm = model.branch_norm = true;
     model.zero_centered_norms = model.scale_embedding = true;
     model.gate = GateKind::kGelu;
-    model.query_scalar = 13.0;
-    model.windows = {4, 4, 0};
-    model.window_rope = RotarySpec{.theta = 300.0};
+    model.attention.query_scalar = 13.0;
+    model.attention.windows = {4, 4, 0};
+    model.attention.window_rope = RotarySpec{.theta = 300.0};
   }
   return model;
 }

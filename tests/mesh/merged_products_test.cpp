@@ -199,9 +199,9 @@ TEST(MergedProducts, change_gradients_by_rounding_alone) {
 
 TEST(MergedProducts, are_right_with_biases_and_dropout_and_recompute) {
   for (ModelSpec model : {even_llama(), even_gpt2()}) {
-    model.attention_bias = true;
+    model.attention.bias = true;
     model.mlp_bias = true;
-    model.attention_dropout = 0.1;
+    model.dropout.attention = 0.1;
     for (const auto mode : {RecomputePolicy::Mode::kFull, RecomputePolicy::Mode::kSelectiveOps}) {
       MeshCase c = on(model, {1, 1, 2, 1, 1});
       c.steps = 1;

@@ -43,8 +43,7 @@ ModelSpec draw_model(Draw& draw) {
           .mlp_dim = 44,
           .max_seq_len = 32,
           .tied = draw.below(4) != 0,
-          .embedding_dropout = dropout,
-          .residual_dropout = dropout};
+          .dropout = {.embedding = dropout, .residual = dropout}};
 }
 
 MeshCase list_case(uint64_t seed, uint64_t index) {

@@ -67,7 +67,7 @@ std::vector<std::string> unpriced_lines(const Config& config, const price::Machi
   std::vector<std::string> lines;
   for (const Need& need : unpriced(config, plans_codes(price::Precision::kFp8, machine)))
     lines.push_back(fmt::format("not priced: {} = {}: {}", need.key, need.value, need.reason));
-  if (has_model(config) && spec_of(config).score_cap > 0.0) {
+  if (has_model(config) && spec_of(config).attention.score_cap > 0.0) {
     lines.emplace_back("not priced: the caps of scores: attention is priced as without them");
   }
   return lines;

@@ -78,7 +78,7 @@ class Builder {
     Attention op{.scale = attention_scale(layer),
                  .causal = true,
                  .window = window_of(c_, layer),
-                 .cap = c_.score_cap};
+                 .cap = c_.attention.score_cap};
     std::vector<Value> in{q_BSHd, k_BSKd, v_BSKd};
     if (in_.cache != nullptr) {
       const auto i = static_cast<size_t>(layer);
@@ -86,8 +86,8 @@ class Builder {
       in[2] = cached(in_.cache->values[i], v_BSKd);
       op.has_length = true;
       in.push_back(in_.cache->length);
-    } else if (c_.attention_dropout > 0.0 && in_.rows.valid()) {
-      op.dropout_p = c_.attention_dropout;
+    } else if (c_.dropout.attention > 0.0 && in_.rows.valid()) {
+      op.dropout_p = c_.dropout.attention;
       op.seed = seed_;
       op.stream = stream_of(fmt::format("attention.{}", layer));
       in.push_back(in_.rows);
@@ -112,10 +112,11 @@ class Builder {
   // Returns what scores are multiplied by; 0 stands for 1 / sqrt(head_dim).
   float attention_scale(int64_t layer) const {
     const auto head_dim = static_cast<double>(c_.head_dim);
-    const double scalar = c_.query_scalar > 0.0 ? c_.query_scalar : head_dim;
-    if (c_.scale_attention && !c_.scale_by_layer && scalar == head_dim) return 0.0F;
-    const double by_dim = c_.scale_attention ? 1.0 / std::sqrt(scalar) : 1.0;
-    return static_cast<float>(c_.scale_by_layer ? by_dim / static_cast<double>(layer + 1) : by_dim);
+    const double scalar = c_.attention.query_scalar > 0.0 ? c_.attention.query_scalar : head_dim;
+    if (c_.attention.scaled && !c_.attention.scale_by_layer && scalar == head_dim) return 0.0F;
+    const double by_dim = c_.attention.scaled ? 1.0 / std::sqrt(scalar) : 1.0;
+    return static_cast<float>(c_.attention.scale_by_layer ? by_dim / static_cast<double>(layer + 1)
+                                                          : by_dim);
   }
 
   Value dropout(Value x, double p, const std::string& where) {
@@ -125,7 +126,7 @@ class Builder {
   }
 
   Value residual(Value x, Value branch, const std::string& where) {
-    return g_.apply(Add{}, {x, dropout(branch, c_.residual_dropout, where)});
+    return g_.apply(Add{}, {x, dropout(branch, c_.dropout.residual, where)});
   }
 
   Label block_label(int64_t layer) const {

@@ -179,8 +179,10 @@ TEST(ConfigMembers, layer_types_are_read_or_must_agree) {
   const std::string mixed = R"("layer_types": ["sliding_attention", "full_attention"])";
   const std::string full = R"("layer_types": ["full_attention", "full_attention"])";
   using Windows = std::vector<int64_t>;
-  EXPECT_EQ(parse_with("mistral", R"("sliding_window": 7, )" + mixed).windows, Windows({7, 0}));
-  EXPECT_EQ(parse_with("mistral", R"("sliding_window": 7, )" + full).windows, Windows({0, 0}));
+  EXPECT_EQ(parse_with("mistral", R"("sliding_window": 7, )" + mixed).attention.windows,
+            Windows({7, 0}));
+  EXPECT_EQ(parse_with("mistral", R"("sliding_window": 7, )" + full).attention.windows,
+            Windows({0, 0}));
   expect_refused("mistral", R"("sliding_window": null, )" + mixed, "\"layer_types\": layer 0");
   expect_refused("mistral", R"("sliding_window": 7, "use_sliding_window": false)",
                  "\"use_sliding_window\"");
@@ -190,7 +192,8 @@ TEST(ConfigMembers, layer_types_are_read_or_must_agree) {
   }
   ModelSpec spec = parse_with("mistral", R"("sliding_window": 7, )" + mixed);
   spec.hf_config.clear();
-  EXPECT_EQ(parse_hf_config(to_hf_config(spec, DType::kF32, {}), "c").windows, spec.windows);
+  EXPECT_EQ(parse_hf_config(to_hf_config(spec, DType::kF32, {}), "c").attention.windows,
+            spec.attention.windows);
 }
 
 const std::string kYarn =
@@ -199,15 +202,15 @@ const std::string kYarn =
 TEST(ConfigMembers, rope_scaling_counts_beside_rope_parameters) {
   for (const char* type : {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2"}) {
     const ModelSpec alone = parse_with(type, R"("rope_theta": 5e3, )" + kYarn);
-    EXPECT_EQ(alone.rope_scaling.kind, RopeScaling::Kind::kYarn);
+    EXPECT_EQ(alone.rope.scaling.kind, RopeScaling::Kind::kYarn);
     for (const char* parameters :
          {R"("rope_parameters": {})", R"("rope_parameters": null)",
           R"("rope_parameters": {"rope_type": "default", "rope_theta": 5e3})",
           R"("rope_parameters": {"rope_type": "linear", "factor": 2, "rope_theta": 5e3})"}) {
       const ModelSpec both =
           parse_with(type, fmt::format(R"({}, "rope_theta": 5e3, {})", parameters, kYarn));
-      EXPECT_EQ(both.rope_scaling, alone.rope_scaling) << type << ": " << parameters;
-      EXPECT_EQ(both.rope_theta, 5e3) << type << ": " << parameters;
+      EXPECT_EQ(both.rope.scaling, alone.rope.scaling) << type << ": " << parameters;
+      EXPECT_EQ(both.rope.theta, 5e3) << type << ": " << parameters;
       EXPECT_EQ(both.unused_members, "");
     }
   }
@@ -216,9 +219,9 @@ TEST(ConfigMembers, rope_scaling_counts_beside_rope_parameters) {
          "sliding_attention": {"rope_type": "default", "rope_theta": 300}})";
   const ModelSpec gemma3 = parse_with(
       "gemma3_text", by_layer + R"(, "rope_theta": 5e3, "rope_local_base_freq": 300, )" + kYarn);
-  EXPECT_EQ(gemma3.rope_scaling.kind, RopeScaling::Kind::kYarn);
-  EXPECT_EQ(gemma3.rope_theta, 5e3);
-  EXPECT_EQ(gemma3.window_rope, RotarySpec{.theta = 300.0});
+  EXPECT_EQ(gemma3.rope.scaling.kind, RopeScaling::Kind::kYarn);
+  EXPECT_EQ(gemma3.rope.theta, 5e3);
+  EXPECT_EQ(gemma3.attention.window_rope, RotarySpec{.theta = 300.0});
 }
 
 TEST(ConfigMembers, rope_that_says_two_things_is_refused) {

@@ -66,7 +66,7 @@ TEST(HfExport, gives_what_was_read_in_one_spelling_the_other) {
         R"("model_type": "llama", "rope_theta": 5e5, "rope_scaling": {{{}}})", scaling));
     const ModelSpec of_new = found(fmt::format(
         R"("model_type": "mistral", "rope_parameters": {{"rope_theta": 5e5, {}}})", scaling));
-    EXPECT_EQ(of_old.rope_scaling.kind, of_new.rope_scaling.kind);
+    EXPECT_EQ(of_old.rope.scaling.kind, of_new.rope.scaling.kind);
     expect_both_spellings(of_old, scaling);
     expect_both_spellings(of_new, scaling);
     const Json json = exported(of_new);

@@ -81,11 +81,11 @@ ModelSpec flavor_spec(std::string_view model_name, std::string_view flavor) {
 }
 
 void set_windows(ModelSpec& spec, int64_t window) {
-  spec.windows.assign(window > 0 ? static_cast<size_t>(spec.num_layers) : 0, window);
-  if (spec.full_every == 0) return;
-  const auto every = static_cast<size_t>(spec.full_every);
-  for (size_t layer = every - 1; layer < spec.windows.size(); layer += every)
-    spec.windows[layer] = 0;
+  spec.attention.windows.assign(window > 0 ? static_cast<size_t>(spec.num_layers) : 0, window);
+  if (spec.attention.full_every == 0) return;
+  const auto every = static_cast<size_t>(spec.attention.full_every);
+  for (size_t layer = every - 1; layer < spec.attention.windows.size(); layer += every)
+    spec.attention.windows[layer] = 0;
 }
 
 int64_t learned_positions(const ModelSpec& spec) {

@@ -41,7 +41,7 @@ struct Family {
   /// here is never the text model of another.
   ModelSizes text_defaults{};
   bool learns_positions = false;  ///< max_seq_len of them
-  bool has_windows = false;       ///< its config.json can say ModelSpec::windows
+  bool has_windows = false;       ///< its config.json can say AttentionSpec::windows
   WeightLayout weights;
 };
 

@@ -47,7 +47,7 @@ void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& def
   c.max_seq_len = f.extent_or("max_position_embeddings", defaults.max_positions, kMostPositions);
   c.tied = f.flag_or("tie_word_embeddings", defaults.tied);
   c.norm_eps = f.positive_or("rms_norm_eps", 1e-6);
-  c.attention_dropout = f.probability_or("attention_dropout", 0.0);
+  c.dropout.attention = f.probability_or("attention_dropout", 0.0);
   c.initializer_range = f.positive_or("initializer_range", 0.02);
   c.gate = defaults.gate;
   read_activation(f, c.gate);
@@ -76,15 +76,15 @@ OrderedJson layer_types_json(const ModelSpec& c) {
 }
 
 OrderedJson sliding_window_json(const ModelSpec& c) {
-  if (c.windows.empty()) return nullptr;
-  const int64_t widest = *std::max_element(c.windows.begin(), c.windows.end());
+  if (c.attention.windows.empty()) return nullptr;
+  const int64_t widest = *std::max_element(c.attention.windows.begin(), c.attention.windows.end());
   return widest > 0 ? OrderedJson(widest) : OrderedJson(nullptr);
 }
 
 OrderedJson gated_config_json(const ModelSpec& c, std::string_view architecture,
                               std::string_view model_type) {
   OrderedJson json{{"architectures", {architecture}},
-                   {"attention_dropout", c.attention_dropout},
+                   {"attention_dropout", c.dropout.attention},
                    {"head_dim", c.head_dim},
                    {"hidden_act", "silu"},
                    {"hidden_size", c.dim},

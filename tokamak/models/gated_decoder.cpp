@@ -54,7 +54,7 @@ class GatedDecoder : public Builder {
   // Returns x [B, S, heads, head_dim] after the norm of `name`, if the model has one, and the
   // rotation.
   Value placed(const std::string& name, Value x, int64_t layer) {
-    if (c_.qk_norm) x = norm(name, x, kNone);
+    if (c_.attention.qk_norm) x = norm(name, x, kNone);
     const RotarySpec rope = rope_of(c_, layer);
     return g_.apply(Rope{.theta = rope.theta, .scaling = at_length(rope.scaling)},
                     {x, in_.positions});
@@ -74,11 +74,11 @@ class GatedDecoder : public Builder {
     const std::string name = fmt::format("model.layers.{}.", layer);
     const Value h = norm(name + "input_layernorm", x_BSD);
     const std::string attn = name + "self_attn.";
-    const auto [q, k, v] = projected_heads(attn, h, c_.attention_bias);
+    const auto [q, k, v] = projected_heads(attn, h, c_.attention.bias);
     const Value o =
         attend(placed(attn + "q_norm", q, layer), placed(attn + "k_norm", k, layer), v, layer);
     Value branch = project(attn + "o_proj", o, c_.dim, c_.num_heads * c_.head_dim, {kEmbed, kHeads},
-                           residual_init(layer), c_.output_bias);
+                           residual_init(layer), c_.attention.output_bias);
     if (c_.branch_norm) branch = norm(name + "post_attention_layernorm", branch);
     x_BSD = residual(x_BSD, branch, name + "attention");
     const char* before_mlp =

@@ -59,28 +59,28 @@ void set_maths_2(ModelSpec& c) {
 
 void set_maths_3(ModelSpec& c) {
   set_maths_2(c);
-  c.qk_norm = true;
+  c.attention.qk_norm = true;
 }
 
 void complete_gemma(ModelSpec& c) {
   set_maths(c);
   if (c.flavor != "debugmodel") c.head_dim = kHeadDim;
   c.max_seq_len = 8192;
-  c.rope_theta = kWindowTheta;
+  c.rope.theta = kWindowTheta;
   c.norm_eps = 1e-6;
 }
 
 void complete_gemma2(ModelSpec& c) {
   set_maths_2(c);
   // 27B divides scores by the root of dim / heads, which is not its head_dim.
-  if (c.flavor == "27B") c.query_scalar = static_cast<double>(c.head_dim);
+  if (c.flavor == "27B") c.attention.query_scalar = static_cast<double>(c.head_dim);
   if (c.flavor != "debugmodel") c.head_dim = c.flavor == "27B" ? 128 : kHeadDim;
   c.max_seq_len = 8192;
-  c.rope_theta = kWindowTheta;
+  c.rope.theta = kWindowTheta;
   c.norm_eps = 1e-6;
-  c.score_cap = kScoreCap;
+  c.attention.score_cap = kScoreCap;
   c.logit_cap = kLogitCap;
-  c.full_every = kFullEvery2;
+  c.attention.full_every = kFullEvery2;
   set_windows(c, kDefaultWindow);
 }
 
@@ -88,14 +88,14 @@ void complete_gemma3(ModelSpec& c) {
   set_maths_3(c);
   const bool is_short = c.dim <= 1152;
   // 27B scales scores as Gemma 2's does.
-  if (c.flavor == "27B") c.query_scalar = static_cast<double>(c.head_dim);
+  if (c.flavor == "27B") c.attention.query_scalar = static_cast<double>(c.head_dim);
   if (c.flavor != "debugmodel") c.head_dim = c.flavor == "27B" ? 128 : kHeadDim;
   c.max_seq_len = is_short ? 32768 : 131072;
-  c.rope_theta = kFullTheta;
-  if (!is_short) c.rope_scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 8.0};
-  c.window_rope = RotarySpec{.theta = kWindowTheta};
+  c.rope.theta = kFullTheta;
+  if (!is_short) c.rope.scaling = {.kind = RopeScaling::Kind::kLinear, .factor = 8.0};
+  c.attention.window_rope = RotarySpec{.theta = kWindowTheta};
   c.norm_eps = 1e-6;
-  c.full_every = kFullEvery3;
+  c.attention.full_every = kFullEvery3;
   set_windows(c, is_short ? 512 : 1024);
 }
 
@@ -112,30 +112,30 @@ void read_gemma(const HfFields& f, ModelSpec& c) {
                      .gate = GateKind::kGelu});
   set_maths(c);
   read_rope(f, c);
-  c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
+  c.attention.bias = c.attention.output_bias = f.flag_or("attention_bias", false);
 }
 
 // Reads which blocks have a window: those that layer_types names, else all but every
 // `full_every`-th.
 void read_windows(const HfFields& f, ModelSpec& c, int64_t full_every) {
-  c.full_every = full_every;
+  c.attention.full_every = full_every;
   const int64_t window = f.extent_or("sliding_window", kDefaultWindow, kMostPositions);
   set_windows(c, window);
   if (f.has("layer_types")) {
     std::vector<int64_t> named;
     for (const bool slides : read_layer_types(f, c)) named.push_back(slides ? window : 0);
-    if (named != c.windows) c.full_every = 0;
-    c.windows = named;
+    if (named != c.attention.windows) c.attention.full_every = 0;
+    c.attention.windows = named;
   }
-  TOK_REQUIRE(!f.is_null("sliding_window") ||
-                  std::count(c.windows.begin(), c.windows.end(), 0) == c.num_layers,
-              "{}: \"sliding_window\" is null, but some layers have \"{}\"", f.what(),
-              kSlidingLayer);
+  TOK_REQUIRE(
+      !f.is_null("sliding_window") ||
+          std::count(c.attention.windows.begin(), c.attention.windows.end(), 0) == c.num_layers,
+      "{}: \"sliding_window\" is null, but some layers have \"{}\"", f.what(), kSlidingLayer);
 }
 
 void read_query_scalar(const HfFields& f, ModelSpec& c) {
   const double scalar = f.positive_or("query_pre_attn_scalar", kQueryScalar);
-  if (scalar != static_cast<double>(c.head_dim)) c.query_scalar = scalar;
+  if (scalar != static_cast<double>(c.head_dim)) c.attention.query_scalar = scalar;
 }
 
 // Returns a cap: null stands for none.
@@ -154,9 +154,9 @@ void read_gemma2(const HfFields& f, ModelSpec& c) {
   read_rope(f, c);
   read_windows(f, c, kFullEvery2);
   read_query_scalar(f, c);
-  c.score_cap = read_cap(f, "attn_logit_softcapping", kScoreCap);
+  c.attention.score_cap = read_cap(f, "attn_logit_softcapping", kScoreCap);
   c.logit_cap = read_cap(f, "final_logit_softcapping", kLogitCap);
-  c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
+  c.attention.bias = c.attention.output_bias = f.flag_or("attention_bias", false);
 }
 
 void read_gemma3(const HfFields& f, ModelSpec& c) {
@@ -170,12 +170,12 @@ void read_gemma3(const HfFields& f, ModelSpec& c) {
   read_rope_by_layer(f, c, kFullTheta, kWindowTheta);
   read_windows(f, c, f.extent_or("sliding_window_pattern", kFullEvery3));
   read_query_scalar(f, c);
-  c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
+  c.attention.bias = c.attention.output_bias = f.flag_or("attention_bias", false);
 }
 
 OrderedJson gemma_json(const ModelSpec& c) {
   OrderedJson json = gated_config_json(c, "GemmaForCausalLM", "gemma");
-  json["attention_bias"] = c.attention_bias;
+  json["attention_bias"] = c.attention.bias;
   json["hidden_act"] = kActivation;
   return json;
 }
@@ -185,9 +185,10 @@ OrderedJson windowed_json(const ModelSpec& c, std::string_view architecture,
                           std::string_view model_type) {
   OrderedJson json = gated_config_json(c, architecture, model_type);
   json.erase("hidden_act");
-  json["attention_bias"] = c.attention_bias;
+  json["attention_bias"] = c.attention.bias;
   json["hidden_activation"] = kActivation;
-  const double scalar = c.query_scalar > 0.0 ? c.query_scalar : static_cast<double>(c.head_dim);
+  const double scalar =
+      c.attention.query_scalar > 0.0 ? c.attention.query_scalar : static_cast<double>(c.head_dim);
   json["query_pre_attn_scalar"] =
       scalar == std::round(scalar) ? OrderedJson(std::llround(scalar)) : OrderedJson(scalar);
   json["layer_types"] = layer_types_json(c);
@@ -199,7 +200,7 @@ OrderedJson windowed_json(const ModelSpec& c, std::string_view architecture,
 OrderedJson gemma2_json(const ModelSpec& c) {
   const auto cap = [](double x) { return x > 0.0 ? OrderedJson(x) : OrderedJson(nullptr); };
   OrderedJson json = windowed_json(c, "Gemma2ForCausalLM", "gemma2");
-  json["attn_logit_softcapping"] = cap(c.score_cap);
+  json["attn_logit_softcapping"] = cap(c.attention.score_cap);
   json["final_logit_softcapping"] = cap(c.logit_cap);
   return json;
 }

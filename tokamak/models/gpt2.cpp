@@ -28,7 +28,7 @@ constexpr std::array kGpt3Sizes{
 
 void complete_gpt2(ModelSpec& c, int64_t positions) {
   c.max_seq_len = positions;
-  c.attention_bias = c.output_bias = c.mlp_bias = true;
+  c.attention.bias = c.attention.output_bias = c.mlp_bias = true;
   c.init = InitRecipe::kHuggingFace;
 }
 
@@ -51,7 +51,7 @@ class Gpt2 : public Builder {
                                 weight_init());
     const Value tokens_BSD = g_.apply(Embedding{}, {in_.tokens, wte});
     const Value positions_BSD = g_.apply(Embedding{}, {in_.positions, wpe});
-    Value x_BSD = dropout(g_.apply(Add{}, {tokens_BSD, positions_BSD}), c_.embedding_dropout,
+    Value x_BSD = dropout(g_.apply(Add{}, {tokens_BSD, positions_BSD}), c_.dropout.embedding,
                           "transformer.drop");
     for (int64_t layer = 0; layer < c_.num_layers; ++layer) {
       const LabelScope scope(g_, block_label(layer));
@@ -147,14 +147,14 @@ void read_gpt2(const HfFields& f, ModelSpec& c) {
       f.extent_or(named("n_positions", "max_position_embeddings"), 1024, kMostPositions);
   c.tied = f.flag_or("tie_word_embeddings", true);
   c.norm_eps = f.positive_or("layer_norm_epsilon", 1e-5);
-  c.attention_bias = c.output_bias = c.mlp_bias = true;
-  c.embedding_dropout = f.probability_or("embd_pdrop", 0.1);
-  c.attention_dropout = f.probability_or("attn_pdrop", 0.1);
-  c.residual_dropout = f.probability_or("resid_pdrop", 0.1);
+  c.attention.bias = c.attention.output_bias = c.mlp_bias = true;
+  c.dropout.embedding = f.probability_or("embd_pdrop", 0.1);
+  c.dropout.attention = f.probability_or("attn_pdrop", 0.1);
+  c.dropout.residual = f.probability_or("resid_pdrop", 0.1);
   c.initializer_range = f.positive_or("initializer_range", 0.02);
   c.gelu = gelu_of(f.text_or("activation_function", "gelu_new"), f.what());
-  c.scale_attention = f.flag_or("scale_attn_weights", true);
-  c.scale_by_layer = f.flag_or("scale_attn_by_inverse_layer_idx", false);
+  c.attention.scaled = f.flag_or("scale_attn_weights", true);
+  c.attention.scale_by_layer = f.flag_or("scale_attn_by_inverse_layer_idx", false);
   f.must_be("add_cross_attention", false);
   f.must_be("attention_bias", true);
   f.must_be("mlp_bias", true);
@@ -164,8 +164,8 @@ void read_gpt2(const HfFields& f, ModelSpec& c) {
 OrderedJson gpt2_json(const ModelSpec& c) {
   return {{"activation_function", activation_name(c.gelu)},
           {"architectures", {"GPT2LMHeadModel"}},
-          {"attn_pdrop", c.attention_dropout},
-          {"embd_pdrop", c.embedding_dropout},
+          {"attn_pdrop", c.dropout.attention},
+          {"embd_pdrop", c.dropout.embedding},
           {"initializer_range", c.initializer_range},
           {"layer_norm_epsilon", c.norm_eps},
           {"model_type", "gpt2"},
@@ -174,9 +174,9 @@ OrderedJson gpt2_json(const ModelSpec& c) {
           {"n_inner", c.mlp_dim == 4 * c.dim ? OrderedJson(nullptr) : OrderedJson(c.mlp_dim)},
           {"n_layer", c.num_layers},
           {"n_positions", c.max_seq_len},
-          {"resid_pdrop", c.residual_dropout},
-          {"scale_attn_by_inverse_layer_idx", c.scale_by_layer},
-          {"scale_attn_weights", c.scale_attention}};
+          {"resid_pdrop", c.dropout.residual},
+          {"scale_attn_by_inverse_layer_idx", c.attention.scale_by_layer},
+          {"scale_attn_weights", c.attention.scaled}};
 }
 
 // transformers stores its Conv1D weights [in, out].

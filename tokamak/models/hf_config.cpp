@@ -128,7 +128,8 @@ std::vector<std::string> limits_of_exports(const ModelSpec& c, int64_t seq_len) 
                     "(model.heads)",
                     c.dim, c.num_heads));
   }
-  if (c.window_rope && c.window_rope->scaling.kind != RopeScaling::Kind::kNone) {
+  if (c.attention.window_rope &&
+      c.attention.window_rope->scaling.kind != RopeScaling::Kind::kNone) {
     lines.emplace_back(
         "transformers 4 will not read from exports how rope_parameters scale "
         "\"sliding_attention\"");

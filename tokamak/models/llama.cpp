@@ -39,13 +39,13 @@ constexpr std::array kLlama2Sizes{
 
 void complete_llama3(ModelSpec& c) {
   c.max_seq_len = 131072;
-  c.rope_theta = 500000.0;
-  c.rope_scaling.kind = RopeScaling::Kind::kLlama3;
+  c.rope.theta = 500000.0;
+  c.rope.scaling.kind = RopeScaling::Kind::kLlama3;
 }
 
 void complete_llama2(ModelSpec& c) {
   c.max_seq_len = 4096;
-  c.rope_theta = 10000.0;
+  c.rope.theta = 10000.0;
 }
 
 constexpr std::array kLlamaModels{
@@ -57,13 +57,13 @@ constexpr std::array kLlamaModels{
 void read_llama(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.max_positions = 2048});
   read_rope(f, c);
-  c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
+  c.attention.bias = c.attention.output_bias = f.flag_or("attention_bias", false);
   c.mlp_bias = f.flag_or("mlp_bias", false);
 }
 
 OrderedJson llama_json(const ModelSpec& c) {
   OrderedJson json = gated_config_json(c, "LlamaForCausalLM", "llama");
-  json["attention_bias"] = c.attention_bias;
+  json["attention_bias"] = c.attention.bias;
   json["mlp_bias"] = c.mlp_bias;
   return json;
 }

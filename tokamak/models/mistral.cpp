@@ -22,7 +22,7 @@ void complete_mistral(ModelSpec& c) {
   const bool is_small = c.dim < 5120;
   if (!is_small) c.head_dim = 128;
   c.max_seq_len = 32768;
-  c.rope_theta = is_small ? 1e6 : c.mlp_dim == 14336 ? 1e6 : 1e8;
+  c.rope.theta = is_small ? 1e6 : c.mlp_dim == 14336 ? 1e6 : 1e8;
 }
 
 constexpr std::array kMistralModels{NamedModel{"mistral", kMistralSizes, complete_mistral}};
@@ -32,18 +32,19 @@ void read_mistral(const HfFields& f, ModelSpec& c) {
   read_rope(f, c);
   f.ignore(std::array{"use_sliding_window"});
   if (f.is_null("sliding_window")) return;
-  c.windows.assign(c.num_layers, f.extent_or("sliding_window", kDefaultWindow, kMostPositions));
+  c.attention.windows.assign(c.num_layers,
+                             f.extent_or("sliding_window", kDefaultWindow, kMostPositions));
   f.must_be("use_sliding_window", true);
   if (!f.has("layer_types")) return;
   const std::vector<bool> slides = read_layer_types(f, c);
   for (size_t layer = 0; layer < slides.size(); ++layer)
-    if (!slides[layer]) c.windows[layer] = 0;
+    if (!slides[layer]) c.attention.windows[layer] = 0;
 }
 
 OrderedJson mistral_json(const ModelSpec& c) {
   OrderedJson json = gated_config_json(c, "MistralForCausalLM", "mistral");
   json["sliding_window"] = sliding_window_json(c);
-  if (std::count(c.windows.begin(), c.windows.end(), 0) > 0)
+  if (std::count(c.attention.windows.begin(), c.attention.windows.end(), 0) > 0)
     json["layer_types"] = layer_types_json(c);
   return json;
 }

@@ -32,6 +32,27 @@ struct RotarySpec {
   bool operator==(const RotarySpec&) const = default;
 };
 
+struct AttentionSpec {
+  bool bias = false;         ///< of the matmuls that make queries, keys and values
+  bool output_bias = false;  ///< of the matmul after attention
+  bool qk_norm = false;      ///< each head of queries and keys is normed before it is rotated
+  /// The number of keys that a query sees in each block, as Attention::window; empty: all of them.
+  std::vector<int64_t> windows;
+  int64_t full_every = 0;                 ///< every N-th block has no window; 0: no pattern
+  std::optional<RotarySpec> window_rope;  ///< in blocks with a window, where it is another
+  bool scaled = true;                     ///< scores are divided by sqrt(query_scalar)
+  double query_scalar = 0.0;              ///< 0 stands for head_dim
+  bool scale_by_layer = false;            ///< scores are also divided by the layer's number, from 1
+  double score_cap = 0.0;                 ///< as Attention::cap
+};
+
+/// Probabilities of dropout.
+struct DropoutSpec {
+  double embedding = 0.0;
+  double attention = 0.0;
+  double residual = 0.0;
+};
+
 struct ModelSpec {
   const Family* family = nullptr;  ///< never null in a spec that is used
   std::string name;                ///< "llama3", "llama2", "gpt2", or "hf"
@@ -46,29 +67,16 @@ struct ModelSpec {
   int64_t max_seq_len = 0;  ///< rows of learned positions (GPT-2); else only exported
   bool tied = false;        ///< the output head is the token embedding
   double norm_eps = 1e-5;
-  double rope_theta = 500000.0;
-  RopeScaling rope_scaling;
-  bool attention_bias = false;  ///< of the matmuls that make queries, keys and values
-  bool output_bias = false;     ///< of the matmul after attention
+  RotarySpec rope{.theta = 500000.0};
+  AttentionSpec attention;
   bool mlp_bias = false;
-  bool qk_norm = false;      ///< each head of queries and keys is normed before it is rotated
   bool branch_norm = false;  ///< what attention and the MLP make is normed before it is added
   bool zero_centered_norms = false;  ///< norms multiply by 1 + w
   bool scale_embedding = false;      ///< embeddings are multiplied by sqrt(dim)
-  /// How many keys a query sees in each block, as Attention::window; empty: all in all of them.
-  std::vector<int64_t> windows;
-  int64_t full_every = 0;  ///< every N-th block has no window; 0: windows follow no pattern
-  std::optional<RotarySpec> window_rope;  ///< in blocks with a window, where it is another
-  bool scale_attention = true;            ///< scores are divided by sqrt(query_scalar)
-  double query_scalar = 0.0;              ///< 0 stands for head_dim
-  bool scale_by_layer = false;            ///< and by the layer's number, from 1
-  GeluKind gelu = GeluKind::kTanh;        ///< of an MLP without a gate
+  GeluKind gelu = GeluKind::kTanh;   ///< of an MLP without a gate
   GateKind gate = GateKind::kSilu;
-  double score_cap = 0.0;  ///< as Attention::cap
   double logit_cap = 0.0;  ///< as LmHeadLoss::cap
-  double embedding_dropout = 0.0;
-  double attention_dropout = 0.0;
-  double residual_dropout = 0.0;
+  DropoutSpec dropout;
   InitRecipe init = InitRecipe::kTorchtitan;
   double initializer_range = 0.02;
   std::string
@@ -78,7 +86,7 @@ struct ModelSpec {
 
 /// Returns how many keys a query of block `layer` sees, itself among them; 0: all before it.
 inline int64_t window_of(const ModelSpec& spec, int64_t layer) {
-  return spec.windows.empty() ? 0 : spec.windows[static_cast<size_t>(layer)];
+  return spec.attention.windows.empty() ? 0 : spec.attention.windows[static_cast<size_t>(layer)];
 }
 
 /// Gives blocks a window, except every full_every-th; 0: none.
@@ -86,8 +94,8 @@ void set_windows(ModelSpec& spec, int64_t window);
 
 /// Returns how block `layer` rotates.
 inline RotarySpec rope_of(const ModelSpec& spec, int64_t layer) {
-  if (spec.window_rope && window_of(spec, layer) > 0) return *spec.window_rope;
-  return {.theta = spec.rope_theta, .scaling = spec.rope_scaling};
+  if (spec.attention.window_rope && window_of(spec, layer) > 0) return *spec.attention.window_rope;
+  return spec.rope;
 }
 
 /// Returns Label::module of the head, which comes after embedding, blocks and final norm.

@@ -109,10 +109,11 @@ TEST(OwnSizes, follow_what_is_set) {
 
   ModelSpec windows = flavor_spec("mistral", "7B");
   apply_sizes({.layers = 3, .window = 128}, windows);
-  EXPECT_EQ(windows.windows, std::vector<int64_t>(3, 128));
+  EXPECT_EQ(windows.attention.windows, std::vector<int64_t>(3, 128));
   apply_sizes({.layers = 4}, windows);
-  EXPECT_EQ(windows.windows, std::vector<int64_t>(4, 128));
-  EXPECT_EQ(parse_hf_config(to_hf_config(windows, DType::kF32, {}), "c").windows, windows.windows);
+  EXPECT_EQ(windows.attention.windows, std::vector<int64_t>(4, 128));
+  EXPECT_EQ(parse_hf_config(to_hf_config(windows, DType::kF32, {}), "c").attention.windows,
+            windows.attention.windows);
 }
 
 TEST(OwnSizes, that_cannot_be_are_refused_by_key) {
@@ -162,8 +163,8 @@ TEST(HfConfig, reads_gpt2_by_the_names_of_other_families) {
 
 TEST(HfConfig, reads_both_spellings_of_rope) {
   const auto is_llama3 = [](const ModelSpec& spec) {
-    return spec.rope_scaling.kind == RopeScaling::Kind::kLlama3 &&
-           spec.rope_scaling.factor == 32.0 && spec.rope_theta == 5e5;
+    return spec.rope.scaling.kind == RopeScaling::Kind::kLlama3 &&
+           spec.rope.scaling.factor == 32.0 && spec.rope.theta == 5e5;
   };
   EXPECT_TRUE(is_llama3(parse_hf_config(
       "{" + kLlama +
@@ -210,7 +211,7 @@ TEST(HfConfig, a_model_without_its_head_is_known_by_its_type) {
 std::vector<int64_t> windows_of(const std::string& type, const std::string& more) {
   const std::string text = kLlama.substr(kLlama.find(',') + 1);
   return parse_hf_config(fmt::format(R"({{"model_type": "{}",{}{}}})", type, text, more), "c")
-      .windows;
+      .attention.windows;
 }
 
 TEST(HfConfig, windows_are_those_of_transformers) {
@@ -249,8 +250,8 @@ TEST(HfConfig, rope_scalings_survive_the_round_trip) {
         fmt::format(R"({{{}, "rope_parameters": {{"rope_theta": 5e5, {}}}}})", kLlama, rope), "c");
     spec.hf_config.clear();
     const ModelSpec back = parse_hf_config(to_hf_config(spec, DType::kF32, {}), "c");
-    EXPECT_EQ(back.rope_scaling, spec.rope_scaling) << rope;
-    EXPECT_EQ(back.rope_theta, 5e5);
+    EXPECT_EQ(back.rope.scaling, spec.rope.scaling) << rope;
+    EXPECT_EQ(back.rope.theta, 5e5);
   }
 }
 
@@ -272,14 +273,14 @@ TEST(HfConfig, a_flavor_survives_the_round_trip) {
     const ModelSpec back =
         parse_hf_config(to_hf_config(spec, DType::kBF16, {.bos = 1, .eos = 2}), "c");
     EXPECT_EQ(count_parameters(back).total, count_parameters(spec).total);
-    EXPECT_EQ(back.rope_scaling, spec.rope_scaling);
-    EXPECT_EQ(back.rope_theta, learned_positions(spec) == 0 ? spec.rope_theta : back.rope_theta);
+    EXPECT_EQ(back.rope.scaling, spec.rope.scaling);
+    EXPECT_EQ(back.rope.theta, learned_positions(spec) == 0 ? spec.rope.theta : back.rope.theta);
     EXPECT_EQ(back.tied, spec.tied);
-    EXPECT_EQ(back.windows, spec.windows);
-    EXPECT_EQ(back.window_rope, spec.window_rope);
-    EXPECT_EQ(back.query_scalar, spec.query_scalar);
+    EXPECT_EQ(back.attention.windows, spec.attention.windows);
+    EXPECT_EQ(back.attention.window_rope, spec.attention.window_rope);
+    EXPECT_EQ(back.attention.query_scalar, spec.attention.query_scalar);
     EXPECT_EQ(back.gate, spec.gate);
-    EXPECT_EQ(back.score_cap, spec.score_cap);
+    EXPECT_EQ(back.attention.score_cap, spec.attention.score_cap);
     EXPECT_EQ(back.logit_cap, spec.logit_cap);
   }
 }
@@ -292,17 +293,17 @@ TEST(HfConfig, gemma2_defaults_are_those_of_transformers) {
         "c");
   };
   const ModelSpec spec = parse("");
-  EXPECT_EQ(spec.windows, std::vector<int64_t>({4096, 0, 4096}));
+  EXPECT_EQ(spec.attention.windows, std::vector<int64_t>({4096, 0, 4096}));
   EXPECT_EQ(spec.head_dim, 256);
   EXPECT_EQ(spec.num_kv_heads, 4);
-  EXPECT_EQ(spec.score_cap, 50.0);
+  EXPECT_EQ(spec.attention.score_cap, 50.0);
   EXPECT_EQ(spec.logit_cap, 30.0);
   EXPECT_TRUE(spec.tied);
-  EXPECT_FALSE(spec.qk_norm);
+  EXPECT_FALSE(spec.attention.qk_norm);
   const ModelSpec other = parse(
       R"(, "attn_logit_softcapping": null, "final_logit_softcapping": 7.5, "layer_types": ["full_attention", "full_attention", "sliding_attention"])");
-  EXPECT_EQ(other.windows, std::vector<int64_t>({0, 0, 4096}));
-  EXPECT_EQ(other.score_cap, 0.0);
+  EXPECT_EQ(other.attention.windows, std::vector<int64_t>({0, 0, 4096}));
+  EXPECT_EQ(other.attention.score_cap, 0.0);
   EXPECT_EQ(other.logit_cap, 7.5);
 }
 
@@ -313,14 +314,16 @@ std::string gemma3(const std::string& more) {
 
 TEST(HfConfig, gemma3_defaults_are_those_of_transformers) {
   const ModelSpec spec = parse_hf_config(gemma3(""), "c");
-  EXPECT_EQ(spec.windows, std::vector<int64_t>({4096, 4096, 4096, 4096, 4096, 0, 4096, 4096}));
+  EXPECT_EQ(spec.attention.windows,
+            std::vector<int64_t>({4096, 4096, 4096, 4096, 4096, 0, 4096, 4096}));
   EXPECT_EQ(rope_of(spec, 0).theta, 1e4);
   EXPECT_EQ(rope_of(spec, 5).theta, 1e6);
   EXPECT_EQ(spec.head_dim, 256);
   EXPECT_EQ(spec.num_kv_heads, 4);
   EXPECT_TRUE(spec.tied);
   const ModelSpec every_third = parse_hf_config(gemma3(R"(, "sliding_window_pattern": 3)"), "c");
-  EXPECT_EQ(every_third.windows, std::vector<int64_t>({4096, 4096, 0, 4096, 4096, 0, 4096, 4096}));
+  EXPECT_EQ(every_third.attention.windows,
+            std::vector<int64_t>({4096, 4096, 0, 4096, 4096, 0, 4096, 4096}));
 }
 
 TEST(HfConfig, gemma3_has_two_rotations_in_both_spellings) {
@@ -359,10 +362,10 @@ TEST(HfConfig, gemma3_for_images_gives_its_text_model) {
   const ModelSpec spec = parse_hf_config(text, "c");
   const ModelSpec flavor = flavor_spec("gemma3", "4B");
   EXPECT_EQ(count_parameters(spec).total, count_parameters(flavor).total);
-  EXPECT_EQ(spec.windows, flavor.windows);
+  EXPECT_EQ(spec.attention.windows, flavor.attention.windows);
   EXPECT_EQ(rope_of(spec, 5), rope_of(flavor, 5));
   EXPECT_EQ(rope_of(spec, 0), rope_of(flavor, 0));
-  EXPECT_EQ(spec.query_scalar, flavor.query_scalar);
+  EXPECT_EQ(spec.attention.query_scalar, flavor.attention.query_scalar);
   EXPECT_TRUE(spec.tied);
   const Json json = parse_json(to_hf_config(spec, DType::kF32, {}), "c");
   EXPECT_EQ(json["architectures"], Json::array({"Gemma3ForCausalLM"}));
@@ -406,11 +409,11 @@ TEST(HfConfig, other_models_for_images_are_refused_by_name) {
 TEST(OwnSizes, windows_follow_the_pattern) {
   ModelSpec spec = flavor_spec("gemma3", "270M");
   apply_sizes({.layers = 7}, spec);
-  EXPECT_EQ(spec.windows, std::vector<int64_t>({512, 512, 512, 512, 512, 0, 512}));
+  EXPECT_EQ(spec.attention.windows, std::vector<int64_t>({512, 512, 512, 512, 512, 0, 512}));
   apply_sizes({.window = 64}, spec);
-  EXPECT_EQ(spec.windows, std::vector<int64_t>({64, 64, 64, 64, 64, 0, 64}));
+  EXPECT_EQ(spec.attention.windows, std::vector<int64_t>({64, 64, 64, 64, 64, 0, 64}));
   apply_sizes({.window = 0}, spec);
-  EXPECT_TRUE(spec.windows.empty());
+  EXPECT_TRUE(spec.attention.windows.empty());
 }
 
 }  // namespace

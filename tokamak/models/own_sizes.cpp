@@ -66,18 +66,20 @@ void resize_windows(const OwnSizes& own, ModelSpec& c) {
     set_windows(c, *own.window);
     return;
   }
-  if (c.full_every > 0 && !c.windows.empty()) {
-    set_windows(c, *std::max_element(c.windows.begin(), c.windows.end()));
+  if (c.attention.full_every > 0 && !c.attention.windows.empty()) {
+    set_windows(c, *std::max_element(c.attention.windows.begin(), c.attention.windows.end()));
     return;
   }
-  if (c.windows.empty() || static_cast<int64_t>(c.windows.size()) == c.num_layers) return;
-  const bool is_same =
-      std::count(c.windows.begin(), c.windows.end(), c.windows[0]) == std::ssize(c.windows);
+  if (c.attention.windows.empty() ||
+      static_cast<int64_t>(c.attention.windows.size()) == c.num_layers)
+    return;
+  const bool is_same = std::count(c.attention.windows.begin(), c.attention.windows.end(),
+                                  c.attention.windows[0]) == std::ssize(c.attention.windows);
   TOK_REQUIRE(is_same,
               "model.layers = {}: the windows of {} layers differ; set model.window or write the "
               "layer_types into config.json",
-              c.num_layers, c.windows.size());
-  c.windows.assign(c.num_layers, c.windows[0]);
+              c.num_layers, c.attention.windows.size());
+  c.attention.windows.assign(c.num_layers, c.attention.windows[0]);
 }
 
 void require_bounds(const OwnSizes& own) {
@@ -110,8 +112,8 @@ void apply_sizes(const OwnSizes& own, ModelSpec& spec) {
                 "{}: heads are {} wide, but the longrope of config.json is for {} pairs of a head",
                 width_text(own), spec.head_dim, scaling.long_factor.size());
   };
-  require_pairs(spec.rope_scaling);
-  if (spec.window_rope) require_pairs(spec.window_rope->scaling);
+  require_pairs(spec.rope.scaling);
+  if (spec.attention.window_rope) require_pairs(spec.attention.window_rope->scaling);
   spec.flavor += ", own sizes";
   spec.hf_config.clear();
 }

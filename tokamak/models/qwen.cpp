@@ -34,17 +34,17 @@ constexpr int64_t kQwen3HeadDim = 128;
 
 void complete_qwen2(ModelSpec& c) {
   c.max_seq_len = 32768;
-  c.rope_theta = 1e6;
+  c.rope.theta = 1e6;
   c.norm_eps = 1e-6;
-  c.attention_bias = true;
+  c.attention.bias = true;
 }
 
 void complete_qwen3(ModelSpec& c) {
   c.max_seq_len = 32768;
-  c.rope_theta = 1e6;
+  c.rope.theta = 1e6;
   c.norm_eps = 1e-6;
   c.head_dim = kQwen3HeadDim;
-  c.qk_norm = true;
+  c.attention.qk_norm = true;
 }
 
 constexpr std::array kQwen2Models{NamedModel{"qwen2", kQwen2Sizes, complete_qwen2}};
@@ -69,7 +69,7 @@ void read_qwen_windows(const HfFields& f, ModelSpec& c) {
   f.ignore(std::array{"max_window_layers", "sliding_window"});
   if (!has_windows) return;
   const int64_t window = f.extent_or("sliding_window", kDefaultWindow, kMostPositions);
-  for (const bool slide : slides) c.windows.push_back(slide ? window : 0);
+  for (const bool slide : slides) c.attention.windows.push_back(slide ? window : 0);
 }
 
 void write_qwen_windows(const ModelSpec& c, OrderedJson& json) {
@@ -84,15 +84,15 @@ void read_qwen2(const HfFields& f, ModelSpec& c) {
   read_qwen_windows(f, c);
   f.must_be("attention_bias", true);
   f.must_be("use_mrope", false);
-  c.attention_bias = true;
+  c.attention.bias = true;
 }
 
 void read_qwen3(const HfFields& f, ModelSpec& c) {
   read_gated_config(f, c, {.kv_heads = 32, .head_dim = kQwen3HeadDim, .max_positions = 32768});
   read_rope(f, c);
   read_qwen_windows(f, c);
-  c.attention_bias = c.output_bias = f.flag_or("attention_bias", false);
-  c.qk_norm = true;
+  c.attention.bias = c.attention.output_bias = f.flag_or("attention_bias", false);
+  c.attention.qk_norm = true;
 }
 
 OrderedJson qwen2_json(const ModelSpec& c) {
@@ -103,7 +103,7 @@ OrderedJson qwen2_json(const ModelSpec& c) {
 
 OrderedJson qwen3_json(const ModelSpec& c) {
   OrderedJson json = gated_config_json(c, "Qwen3ForCausalLM", "qwen3");
-  json["attention_bias"] = c.attention_bias;
+  json["attention_bias"] = c.attention.bias;
   write_qwen_windows(c, json);
   return json;
 }

@@ -186,8 +186,8 @@ RotarySpec read_rotation(const HfFields& f, const RopeMembers& m, const ModelSpe
 }
 
 void set_rope(ModelSpec& c, const RotarySpec& rope) {
-  c.rope_theta = rope.theta;
-  c.rope_scaling = rope.scaling;
+  c.rope.theta = rope.theta;
+  c.rope.scaling = rope.scaling;
 }
 
 }  // namespace
@@ -214,7 +214,7 @@ void read_rope_by_layer(const HfFields& f, ModelSpec& c, double full_theta, doub
                 f.what(), key);
   set_rope(c,
            read_rotation(f, {both, "full_attention", "rope_scaling", "rope_theta", full_theta}, c));
-  c.window_rope =
+  c.attention.window_rope =
       read_rotation(f, {both, "sliding_attention", "", "rope_local_base_freq", window_theta}, c);
 }
 
@@ -251,17 +251,17 @@ OrderedJson rope_json(const RotarySpec& rope) {
 }  // namespace
 
 void write_rope(const ModelSpec& c, OrderedJson& json) {
-  OrderedJson full = rope_json({.theta = c.rope_theta, .scaling = c.rope_scaling});
+  OrderedJson full = rope_json({.theta = c.rope.theta, .scaling = c.rope.scaling});
   json["rope_parameters"] = full;
-  if (c.window_rope) {
+  if (c.attention.window_rope) {
     json["rope_parameters"] = {{"full_attention", full},
-                               {"sliding_attention", rope_json(*c.window_rope)}};
-    json["rope_local_base_freq"] = c.window_rope->theta;
+                               {"sliding_attention", rope_json(*c.attention.window_rope)}};
+    json["rope_local_base_freq"] = c.attention.window_rope->theta;
   }
-  json["rope_theta"] = c.rope_theta;
-  if (c.rope_scaling.kind == Kind::kNone) return;
+  json["rope_theta"] = c.rope.theta;
+  if (c.rope.scaling.kind == Kind::kNone) return;
   // transformers 4 takes the original length of LongRoPE from here alone.
-  if (c.rope_scaling.kind == Kind::kLongRope)
+  if (c.rope.scaling.kind == Kind::kLongRope)
     json["original_max_position_embeddings"] = full["original_max_position_embeddings"];
   full.erase("rope_theta");
   json["rope_scaling"] = full;

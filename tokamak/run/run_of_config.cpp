@@ -97,7 +97,7 @@ ModelSpec spec_of(const Config& c) {
                .window = m.window},
               spec);
   if (c.model.dropout) {
-    spec.embedding_dropout = spec.attention_dropout = spec.residual_dropout = *c.model.dropout;
+    spec.dropout.embedding = spec.dropout.attention = spec.dropout.residual = *c.model.dropout;
   }
   const int64_t positions = learned_positions(spec);
   const auto require_positions = [&](const char* section, int64_t seq_len) {
@@ -107,7 +107,7 @@ ModelSpec spec_of(const Config& c) {
   require_positions("training", c.training.seq_len);
   if (c.validation.enable) require_positions("validation", c.validation.seq_len);
   // Servers cut texts at this length of the export. Dynamic RoPE scales from it on.
-  if (positions == 0 && spec.rope_scaling.kind != RopeScaling::Kind::kDynamic)
+  if (positions == 0 && spec.rope.scaling.kind != RopeScaling::Kind::kDynamic)
     spec.max_seq_len = std::max(spec.max_seq_len, c.training.seq_len);
   return spec;
 }

@@ -46,7 +46,7 @@ TEST(SpecOf, keeps_the_lengths_that_rope_scales_from) {
     config.training.seq_len = 200;
     const ModelSpec longer = spec_of(config);
     EXPECT_EQ(longer.max_seq_len, positions) << rope;
-    EXPECT_EQ(longer.rope_scaling, shorter.rope_scaling) << rope;
+    EXPECT_EQ(longer.rope.scaling, shorter.rope.scaling) << rope;
   }
 }
 

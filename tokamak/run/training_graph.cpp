@@ -66,7 +66,7 @@ Forward build_forward(Graph& g, const ModelSpec& config, const TrainingGraphOpti
 }
 
 bool has_dropout(const ModelSpec& c) {
-  return c.embedding_dropout > 0.0 || c.attention_dropout > 0.0 || c.residual_dropout > 0.0;
+  return c.dropout.embedding > 0.0 || c.dropout.attention > 0.0 || c.dropout.residual > 0.0;
 }
 
 // Builds every parameter's gradient, each accumulated in its own State.

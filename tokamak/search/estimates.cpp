@@ -174,7 +174,8 @@ class Estimator {
   ModelSpec with_layers(int64_t layers) const {
     ModelSpec model = model_;
     model.num_layers = layers;
-    if (!model.windows.empty()) model.windows.resize(static_cast<size_t>(layers));
+    if (!model.attention.windows.empty())
+      model.attention.windows.resize(static_cast<size_t>(layers));
     return model;
   }
 
@@ -207,7 +208,7 @@ class Estimator {
                      .sharding = "zero1",
                      .linear = point.linear};
     const Config config = config_of(flat, request_.config, 2 * point.microbatch);
-    const int64_t few = std::max<int64_t>(2, model_.full_every);
+    const int64_t few = std::max<int64_t>(2, model_.attention.full_every);
 
     struct Found {
       double microbatch_s, ends_s, saved_bytes;
