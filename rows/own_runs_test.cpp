@@ -126,7 +126,7 @@ std::string index_of(const testing::TestParamInfo<HomeRun>& run) {
 INSTANTIATE_TEST_SUITE_P(H100, HomeRuns, testing::ValuesIn(home_runs("h100")), index_of);
 INSTANTIATE_TEST_SUITE_P(H200, HomeRuns, testing::ValuesIn(home_runs("h200")), index_of);
 
-// Whose plans have 8-bit codes. No op was measured for them by itself.
+// Whose plans have 8-bit quantized values. No op was measured for them by itself.
 class Float8Runs : public testing::TestWithParam<HomeRun> {};
 
 TEST_P(Float8Runs, ArePredicted) {

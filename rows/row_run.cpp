@@ -143,7 +143,7 @@ std::string plan_key(const MeasuredRun& run, const price::Machine& machine) {
                      static_cast<int>(run.recompute.mode), run.recompute.saved_ops.size(),
                      static_cast<int>(run.sharding), run.keeps_gathered, run.gated_mlp, run.tied,
                      run.pads_logits,
-                     fmt::format("{}{}{}", software.merges_products, software.keeps_copies,
+                     fmt::format("{}{}{}", software.merges_matmuls, software.keeps_copies,
                                  software.whole_sequences));
 }
 

@@ -49,7 +49,7 @@ def layer_of(path):
     """The folder's layer; a kernel file belongs to its backend."""
     if path.parts[1] == "ops" and path.name.endswith(("_cpu.cpp", "_cpu.h")):
         return "cpu"
-    if path.parts[1] == "ops" and path.name.endswith(("_gpu.cu", "_gpu.cuh")):
+    if path.parts[1] == "ops" and path.name.endswith(("_gpu.cu", "_gpu.cuh", "_gpu.h", "_gpu.cpp")):
         return "gpu"
     return path.parts[1]
 

@@ -134,7 +134,8 @@ TEST(Cli, BenchOpTimesMatmulsIn8Bits) {
     const Json json = parse_json(line, "line");
     ops.insert(json.at("op").get<std::string>());
   }
-  EXPECT_EQ(ops, (std::set<std::string>{"amax", "quantize", "transpose_codes", "scaled_matmul"}));
+  EXPECT_EQ(ops,
+            (std::set<std::string>{"amax", "quantize", "transpose_quantized", "scaled_matmul"}));
   for (const char* scales : {"tensor both ways", "rows transposed", "1x128", "128x128"})
     EXPECT_NE(run.out.find(scales), std::string::npos) << scales << run.out;
   // Machine files state rates of matmuls in the compute dtype.

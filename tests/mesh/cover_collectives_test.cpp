@@ -9,7 +9,7 @@
 
 #include "tokamak/models/model_spec.h"
 #include "tokamak/ops/comm/collective.h"
-#include "tokamak/ops/float8/transpose_codes.h"
+#include "tokamak/ops/float8/transpose_quantized.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/run/planned_run.h"
 
@@ -154,13 +154,14 @@ TEST(CoverCollectivesPlan, runs_weight_gradients_beside_them) {
   expect_work_beside_collectives({});
 }
 
-TEST(CoverCollectivesPlan, runs_weight_gradients_of_codes_beside_them) {
+TEST(CoverCollectivesPlan, runs_quantized_weight_gradients_concurrently) {
   for (const char* recipe : {"tensorwise", "delayed"})
     expect_work_beside_collectives(mesh_case(recipe, {}).float8);
 }
 
-// Codes that only a weight gradient reads are transposed right before it, beside what it covers.
-TEST(CoverCollectivesPlan, transposes_codes_with_the_weight_gradient_that_reads_them) {
+// Quantized values that only a weight gradient reads are transposed right before it, beside what it
+// covers.
+TEST(CoverCollectivesPlan, transposes_quantized_values_with_the_weight_gradient_that_reads_them) {
   MeshCase c = large_case();
   c.float8 = mesh_case("delayed", {}).float8;
   const PlannedRun run(c.model, shape_of(c, 1), {});
@@ -168,12 +169,12 @@ TEST(CoverCollectivesPlan, transposes_codes_with_the_weight_gradient_that_reads_
   for (const Segment& segment : run.plan().segments) {
     for (size_t i = 0; i + 1 < segment.tasks.size(); ++i) {
       const Task& task = segment.tasks[i];
-      if (task.rules != &kRules<TransposeCodes> || task.label.phase != Phase::kBackward ||
+      if (task.rules != &kRules<TransposeQuantized> || task.label.phase != Phase::kBackward ||
           task.in[0].type.dtype != DType::kE5M2)
         continue;
       ++count;
       size_t next = i + 1;
-      while (segment.tasks[next].rules == &kRules<TransposeCodes>) ++next;
+      while (segment.tasks[next].rules == &kRules<TransposeQuantized>) ++next;
       EXPECT_TRUE(is_weight_gradient(segment.tasks[next])) << segment.name << " " << i;
     }
   }

@@ -78,7 +78,7 @@ inline MeshCase mesh_case(const std::string& recipe, const Place& place) {
 }
 
 /// Expects what a mesh gives to be near what one rank does. Maxima are of a rank's own rows, so
-/// codes differ a little: docs/float8.md.
+/// quantized values differ a little: docs/float8.md.
 inline void expect_near_one_rank(const MeshResult& mesh, const MeshResult& one) {
   EXPECT_NEAR(mesh.loss[0], one.loss[0], 1e-3 * one.loss[0]);
   EXPECT_NEAR(mesh.grad_norm[0], one.grad_norm[0], 2e-2 * one.grad_norm[0]);

@@ -1,5 +1,5 @@
-// Drawn graphs of linear layers whose values are exact in every format: with codes in place of
-// values they have the same bits.
+// Drawn graphs of linear layers whose values are exact in every format: with quantized values in
+// place of values they have the same bits.
 #include <map>
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 #include "tokamak/ops/float8/scaled_matmul.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/optimizer/accumulate.h"
-#include "tokamak/parallel/matmuls/quantize_matmuls.h"
+#include "tokamak/parallel/float8/quantize_matmuls.h"
 #include "tokamak/plan/compile.h"
 
 #include "tests/fixtures/draw.h"
@@ -30,7 +30,7 @@ class DrawnLayers {
 
   const Graph& graph() const { return graph_; }
 
-  // Returns what the graph, or codes in its place, yields by the names of its results.
+  // Returns what the graph, or quantized values in its place, yields by the names of its results.
   std::map<std::string, std::vector<float>> run(const Graph& graph) {
     const StateLayout layout = lay_out(states_);
     const auto backend = cpu::make_backend({.threads = 1});
@@ -119,18 +119,18 @@ class Float8Exact : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(Float8Exact, drawn_graphs_have_the_same_bits) {
   Float8Recipe recipe = *find_float8_recipe(GetParam());
-  recipe.power_of_two = true;  // so that codes of small integers are exact
+  recipe.power_of_two = true;  // so that quantized values of small integers are exact
   const uint64_t seed = number_from("TOK_FLOAT8_SEED", 1);
   int64_t products = 0;
   for (uint64_t i = 0; i < 12; ++i) {
     recipe.shares_scales = i % 2 == 0;
     DrawnLayers layers(seed, i, recipe.multiple());
-    const Graph codes = quantize_matmuls(layers.graph(), recipe, {});
-    for (int32_t n = 0; n < codes.size(); ++n) {
-      if (codes.node(n).as<ScaledMatmul>() != nullptr) ++products;
+    const Graph quantized = quantize_matmuls(layers.graph(), recipe, {});
+    for (int32_t n = 0; n < quantized.size(); ++n) {
+      if (quantized.node(n).as<ScaledMatmul>() != nullptr) ++products;
     }
     const auto want = layers.run(layers.graph());
-    const auto got = layers.run(codes);
+    const auto got = layers.run(quantized);
     EXPECT_EQ(got, want) << "graph " << i << " of TOK_FLOAT8_SEED=" << seed;
   }
   EXPECT_GT(products, 60);

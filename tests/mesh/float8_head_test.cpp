@@ -9,7 +9,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/ops/float8/quantize.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
-#include "tokamak/ops/float8/transpose_codes.h"
+#include "tokamak/ops/float8/transpose_quantized.h"
 #include "tokamak/ops/vocab/cross_entropy.h"
 
 #include "tests/fixtures/mesh_expect.h"
@@ -136,7 +136,7 @@ TEST(Float8HeadPlan, quantizes_the_weight_once_and_each_chunk) {
   const Dims w{512, 64};
   EXPECT_EQ(tasks_of<Quantize>(run.plan(), Phase::kUnshard, w).size(), 1U);
   EXPECT_EQ(tasks_of<Quantize>(run.plan(), Phase::kForward, w).size(), 0U);
-  EXPECT_EQ(tasks_of<TransposeCodes>(run.plan(), Phase::kForward, w).size(), 1U);
+  EXPECT_EQ(tasks_of<TransposeQuantized>(run.plan(), Phase::kForward, w).size(), 1U);
   const int64_t rows = 384;  // 640 tokens in two chunks
   for (const int64_t chunk : {rows, 640 - rows}) {
     const auto dlogits = tasks_of<Quantize>(run.plan(), Phase::kForward, {chunk, 512});
@@ -149,7 +149,7 @@ TEST(Float8HeadPlan, quantizes_the_weight_once_and_each_chunk) {
 }
 
 // Long chunks are those of a head in the compute dtype.
-TEST(Float8HeadPlan, has_as_few_chunks_as_without_codes_where_they_are_long) {
+TEST(Float8HeadPlan, has_as_few_chunks_as_without_fp8_where_they_are_long) {
   MeshCase c = case_of({"", "llama3"}, "delayed");
   c.model.vocab_size = 512;
   c.global_batch = 32;
@@ -199,7 +199,8 @@ TEST(Float8HeadPlan, quantizes_validation_without_gradients) {
   EXPECT_EQ(tasks_of<Quantize>(plan, Phase::kUnshard, {256, 64}).size(), 1U);
 }
 
-// A tied table keeps a copy for the look-up; codes are still of the master where the run wants it.
+// A tied table keeps a copy for the look-up; quantized values are still of the master where the run
+// wants it.
 TEST(Float8HeadPlan, quantizes_a_tied_master) {
   for (const bool from_master : {false, true}) {
     MeshCase c = case_of({"", "llama3", true, {1, 1, 1, 1, 2}, DType::kBF16}, "tensorwise");
@@ -217,7 +218,7 @@ TEST(Float8HeadPlan, quantizes_a_tied_master) {
   }
 }
 
-TEST(Float8HeadPlan, keeps_no_codes_of_a_tied_head) {
+TEST(Float8HeadPlan, keeps_no_quantized_values_of_a_tied_head) {
   for (const char* recipe : {"tensorwise", "rowwise"}) {
     for (const bool keeps : {false, true}) {
       MeshCase c = case_of({"", "llama3", true}, recipe);
@@ -225,7 +226,7 @@ TEST(Float8HeadPlan, keeps_no_codes_of_a_tied_head) {
       const PlannedRun run(c.model, shape_of(c, 0), {});
       const Dims w{256, 64};
       EXPECT_EQ(tasks_of<Quantize>(run.plan(), Phase::kUnshard, w).size(), 0U) << recipe;
-      EXPECT_EQ(tasks_of<TransposeCodes>(run.plan(), Phase::kUnshard, w).size(), 0U) << recipe;
+      EXPECT_EQ(tasks_of<TransposeQuantized>(run.plan(), Phase::kUnshard, w).size(), 0U) << recipe;
       EXPECT_GE(tasks_of<Quantize>(run.plan(), Phase::kForward, w).size(), 1U) << recipe;
     }
   }

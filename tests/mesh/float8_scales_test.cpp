@@ -75,8 +75,8 @@ TEST(Float8ScalesTraffic, reduces_maxima_once) {
   }
 }
 
-// Codes under the scale of earlier steps clamp an infinity, after which all is finite again. One
-// rank's must keep all ranks from the update.
+// Quantized values under the scale of earlier steps clamp an infinity, after which all is finite
+// again. One rank's must keep all ranks from the update.
 TEST(Float8Infinities, leave_the_step_out_on_all_ranks) {
   for (const Place& place : {kScaledPlaces[0], kScaledPlaces[1], kScaledPlaces[4]}) {
     MeshCase c = mesh_case("delayed", place);

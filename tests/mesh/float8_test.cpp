@@ -13,7 +13,7 @@
 #include "tokamak/ops/elementwise/gelu.h"
 #include "tokamak/ops/float8/fused_float8.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
-#include "tokamak/ops/float8/transpose_codes.h"
+#include "tokamak/ops/float8/transpose_quantized.h"
 #include "tokamak/ops/matmul/linear.h"
 
 #include "tests/mesh/float8_case.h"
@@ -97,7 +97,7 @@ TEST(Float8KeyValueHeads, shared_by_ranks_give_what_one_rank_does) {
                                  "rowwise_with_gw_hp", "blockwise", "mxfp8_cublas"}) {
         MeshCase c = mesh_case(recipe, place);
         c.model.num_kv_heads = heads;
-        ASSERT_TRUE(c.distribute.merge_products);
+        ASSERT_TRUE(c.distribute.merge_matmuls);
         MeshCase alone = c;
         alone.distribute = {};
         SCOPED_TRACE(fmt::format("{} {} {}", heads, place.name, recipe));
@@ -130,7 +130,7 @@ TEST(Float8Buckets, gather_weights_of_which_some_weights_are_left_out) {
   }
 }
 
-// Codes that are kept in both layouts are those that would be transposed.
+// Quantized values that are kept in both layouts are those that would be transposed.
 TEST(Float8Weights, leave_every_bit_where_both_layouts_are_kept) {
   for (const char* recipe : {"tensorwise", "delayed", "rowwise", "blockwise"}) {
     for (const Place& place :
@@ -154,8 +154,9 @@ TEST(Float8Weights, are_transposed_once_a_step_where_both_layouts_are_kept) {
       int64_t count = 0;
       for (const Segment& segment : run.plan().segments) {
         if (segment.runs != when) continue;
-        count += std::count_if(segment.tasks.begin(), segment.tasks.end(),
-                               [](const Task& t) { return t.rules == &kRules<TransposeCodes>; });
+        count += std::count_if(segment.tasks.begin(), segment.tasks.end(), [](const Task& t) {
+          return t.rules == &kRules<TransposeQuantized>;
+        });
       }
       return count;
     };
@@ -198,7 +199,7 @@ TEST_P(Float8Recompute, has_the_same_bits_fused_and_apart) {
     for (const Mode mode : {Mode::kNone, Mode::kFull}) {
       MeshCase c = mesh_case(GetParam(), place);
       c.compute = DType::kBF16;
-      c.model.vocab_size = 4096;  // so that codes are made where values are
+      c.model.vocab_size = 4096;  // so that quantized values are made where values are
       c.recompute.mode = mode;
       const MeshResult fused = run_mesh(c);
       c.float8->recipe.fuses = false;
@@ -287,7 +288,7 @@ TEST(Float8Plan, takes_less_memory_with_recompute) {
 TEST(Float8Plan, takes_maxima_where_values_are_made) {
   const auto tasks = [](const char* recipe, bool fuses, bool has_scales = true) {
     MeshCase c = mesh_case(recipe, kPlaces[1]);
-    // The head needs most memory, so codes may take more than values.
+    // The head needs most memory, so quantized values may take more than values.
     c.model.vocab_size = 4096;
     c.float8->recipe.fuses = fuses;
     const PlannedRun run(c.model, shape_of(c, 0), {});
@@ -305,8 +306,8 @@ TEST(Float8Plan, takes_maxima_where_values_are_made) {
   EXPECT_EQ(apart[1] - fused[1], 2 * layers);
   EXPECT_EQ(fused[2], 8 * layers);
   EXPECT_LE(fused[3], apart[3]);
-  // Both norms and SwiGLU make codes under the table's scale, after a pass for want of one; so does
-  // the gradient of SwiGLU.
+  // Both norms and SwiGLU make quantized values under the table's scale, after a pass for want of
+  // one; so does the gradient of SwiGLU.
   const auto delayed = tasks("delayed", true, false);
   const auto delayed_apart = tasks("delayed", false, false);
   EXPECT_EQ(delayed[2], 2 * 4 * layers);
@@ -316,13 +317,13 @@ TEST(Float8Plan, takes_maxima_where_values_are_made) {
   EXPECT_EQ(scaled[0], 0);
   EXPECT_EQ(scaled[1], delayed[1]);
   EXPECT_EQ(scaled[2], 4 * layers);
-  // Both norms and SwiGLU, and two passes of its gradient; one makes codes of segments.
+  // Both norms and SwiGLU, and two passes of its gradient; one makes quantized values of segments.
   EXPECT_EQ(tasks("rowwise", true)[2], 5 * layers);
   EXPECT_EQ(tasks("blockwise", true)[2], 4 * layers);
 }
 
-// Biases read the gradient of GELU too, so its values are stored beside their codes.
-TEST(Float8Plan, makes_codes_of_the_gradient_of_gelu) {
+// Biases read the gradient of GELU too, so its values are stored beside their quantized values.
+TEST(Float8Plan, quantizes_the_gradient_of_gelu) {
   for (const Place& place : {kPlaces[1], kPlaces[7]}) {
     MeshCase c = mesh_case("delayed", place);
     c.model.family = &family_of("gpt2");
@@ -331,16 +332,16 @@ TEST(Float8Plan, makes_codes_of_the_gradient_of_gelu) {
     c.model.vocab_size = 4096;
     c.compute = DType::kBF16;
     const Plan plan = PlannedRun(c.model, shape_of(c, 0), {}).plan();
-    int codes = 0;
+    int quantized = 0;
     for (const Segment& segment : plan.segments) {
       for (const Task& task : segment.tasks) {
         if (task.rules != &kRules<FusedFloat8>) continue;
         const auto& op = *static_cast<const FusedFloat8*>(task.op.get());
         if (op.first.as<GeluGrad>() != nullptr && op.stores == std::vector<bool>{true, false})
-          ++codes;
+          ++quantized;
       }
     }
-    EXPECT_EQ(codes, c.model.num_layers) << place.name;
+    EXPECT_EQ(quantized, c.model.num_layers) << place.name;
     const MeshResult fused = run_mesh(c);
     c.float8->recipe.fuses = false;
     const MeshResult apart = run_mesh(c);

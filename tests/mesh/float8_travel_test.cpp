@@ -1,4 +1,5 @@
-// Weights that travel as 8-bit codes: what is gathered, and that its bits are those of one rank.
+// Weights that travel as 8-bit quantized values: what is gathered, and that its bits are those of
+// one rank.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -65,7 +66,7 @@ class Float8TravelAs : public ::testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(Recipes, Float8TravelAs, ::testing::Values("tensorwise", "delayed"),
                          [](const auto& of) { return std::string(of.param); });
 
-TEST_P(Float8TravelAs, gathers_matrices_as_codes_and_the_rest_as_it_computes) {
+TEST_P(Float8TravelAs, gathers_matrices_quantized_and_the_rest_as_it_computes) {
   MeshCase c = case_on({1, 1, 2, 1, 1}, GetParam());
   const int64_t layers = c.model.num_layers;
   std::map<DType, int64_t> twice = gathered(c);
@@ -96,7 +97,7 @@ TEST(Float8Travel, leaves_filtered_weights_in_the_compute_dtype) {
   EXPECT_EQ(some[DType::kBF16], all.at(DType::kBF16) + filtered);
 }
 
-TEST_P(Float8TravelAs, brings_codes_of_the_head) {
+TEST_P(Float8TravelAs, brings_the_head_quantized) {
   MeshCase c = case_on({1, 1, 2, 1, 1}, GetParam());
   std::map<DType, int64_t> without = gathered(c);
   c.float8->layers.filter = [](const auto&, const auto&) { return ""; };
@@ -140,7 +141,7 @@ std::map<DType, int> gathered_over_tp(const MeshCase& c) {
   return count;
 }
 
-TEST_P(Float8TravelAs, gathers_activations_over_tp_as_codes) {
+TEST_P(Float8TravelAs, gathers_activations_over_tp_quantized) {
   MeshCase c = case_on({1, 1, 2, 1, 2}, GetParam());
   const auto layers = static_cast<int>(c.model.num_layers);
   const std::map<DType, int> both{{DType::kE4M3, 2 * layers}, {DType::kE5M2, 2 * layers}};
@@ -164,16 +165,16 @@ TEST_P(Float8TravelAs, gathers_activations_over_tp_as_codes) {
 }
 
 // Without sequence parallelism each rank quantizes the whole values by itself.
-TEST_P(Float8TravelAs, gives_codes_of_activations_the_bits_of_whole_values) {
+TEST_P(Float8TravelAs, gives_quantized_activations_the_bits_of_whole_values) {
   for (const MeshCoordinates& degrees :
        {MeshCoordinates{1, 1, 1, 1, 2}, {1, 1, 1, 1, 4}, {1, 1, 2, 1, 2}}) {
     MeshCase c = case_on(degrees, GetParam());
-    const MeshResult codes = run_mesh(c);
+    const MeshResult quantized = run_mesh(c);
     c.distribute.sequence_parallel = false;
     EXPECT_EQ(gathered_over_tp(c).size(), 0U);
     const MeshResult whole = run_mesh(c);
-    EXPECT_EQ(codes.loss[0], whole.loss[0]);
-    EXPECT_NEAR(codes.grad_norm[0], whole.grad_norm[0], 1e-6 * whole.grad_norm[0]);
+    EXPECT_EQ(quantized.loss[0], whole.loss[0]);
+    EXPECT_NEAR(quantized.grad_norm[0], whole.grad_norm[0], 1e-6 * whole.grad_norm[0]);
   }
 }
 

@@ -213,7 +213,7 @@ TEST(JoinForwardsPlan, runs_weight_gradients_beside_their_collectives) {
   expect_work_beside_forwards({});
 }
 
-TEST(JoinForwardsPlan, runs_weight_gradients_of_codes_beside_their_collectives) {
+TEST(JoinForwardsPlan, runs_quantized_weight_gradients_under_their_collectives) {
   for (const char* recipe : {"tensorwise", "delayed"})
     expect_work_beside_forwards(mesh_case(recipe, {}).float8);
 }

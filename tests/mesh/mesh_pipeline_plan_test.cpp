@@ -4,7 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/models/model_spec.h"
-#include "tokamak/parallel/matmuls/float8_recipe.h"
+#include "tokamak/parallel/float8/float8_recipe.h"
 #include "tokamak/plan/slots.h"
 #include "tokamak/run/planned_run.h"
 #include "tokamak/train/state/pieces.h"

@@ -115,7 +115,7 @@ TEST(SwappedCollectives, are_found_in_pipelines) {
 }
 
 // Maxima of tensors are one number each, so all of them look alike.
-TEST(SwappedCollectives, are_found_among_maxima_of_codes) {
+TEST(SwappedCollectives, are_found_among_maxima) {
   for (const char* recipe : {"tensorwise", "delayed"}) {
     const MeshCase c = mesh_case(recipe, {.name = "tp2", .degrees = {1, 1, 1, 1, 2}});
     EXPECT_GT(expect_swaps_found(c), 10) << recipe;

@@ -6,11 +6,11 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/core/file.h"
-#include "tokamak/core/float8.h"
 #include "tokamak/core/json.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/exec/executor.h"
 #include "tokamak/ops/float8/amax_history.h"
+#include "tokamak/ops/float8/float8.h"
 #include "tokamak/ops/optimizer/accumulate.h"
 #include "tokamak/plan/compile.h"
 

@@ -42,7 +42,7 @@ class Layer {
     return graph_.read(id);
   }
 
-  /// Returns codes and inverse scales of `x`.
+  /// Returns quantized values and inverse scales of `x`.
   std::pair<Value, Value> quantize(Value x, const Quantize& op) {
     const bool transposed = op.layout == Quantize::Layout::kTransposed;
     if (op.grid == ScaleGrid::kMx) {

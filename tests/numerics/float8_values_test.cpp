@@ -1,5 +1,5 @@
-// Codes, scales and matmuls of 8-bit floats against torchao's, bit by bit where they are codes or
-// scales.
+// Quantized values, scales and matmuls of 8-bit floats against torchao's, bit by bit where they are
+// quantized values or scales.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -7,9 +7,9 @@
 
 #include <gtest/gtest.h>
 
-#include "tokamak/core/float8.h"
+#include "tokamak/ops/float8/float8.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
-#include "tokamak/parallel/matmuls/float8_recipe.h"
+#include "tokamak/parallel/float8/float8_recipe.h"
 
 #include "tests/numerics/float8_layer.h"
 
@@ -19,7 +19,7 @@ namespace {
 const std::filesystem::path kFolder =
     std::filesystem::path(TOK_SOURCE_DIR) / "tests/oracles/float8";
 
-bool is_nan_code(uint8_t bits, DType format) {
+bool is_nan(uint8_t bits, DType format) {
   return (bits & 0x7F) > (format == DType::kE4M3 ? 0x7E : 0x7C);
 }
 
@@ -27,18 +27,18 @@ template <class Format>
 void expect_casts(const std::string& prefix) {
   const SafetensorsFile file(kFolder / "casts.safetensors");
   const DType format = kDTypeOf<Format>;
-  const auto expect_code = [&](float x, uint8_t want) {
+  const auto expect_bits = [&](float x, uint8_t want) {
     const uint8_t got = Format(x).bits;
-    EXPECT_TRUE(got == want || (is_nan_code(got, format) && is_nan_code(want, format)))
+    EXPECT_TRUE(got == want || (is_nan(got, format) && is_nan(want, format)))
         << x << " became " << int{got} << ", wanted " << int{want};
   };
   const auto of_bf16 = values_of<uint8_t>(file, prefix + ".of_bf16");
   ASSERT_EQ(of_bf16.size(), 65536U);
   for (uint32_t bits = 0; bits < of_bf16.size(); ++bits)
-    expect_code(std::bit_cast<float>(bits << 16U), of_bf16[bits]);
+    expect_bits(std::bit_cast<float>(bits << 16U), of_bf16[bits]);
   const auto probes = values_of<float>(file, prefix + ".probes");
   const auto of_probes = values_of<uint8_t>(file, prefix + ".of_probes");
-  for (size_t i = 0; i < probes.size(); ++i) expect_code(probes[i], of_probes[i]);
+  for (size_t i = 0; i < probes.size(); ++i) expect_bits(probes[i], of_probes[i]);
   const auto decoded = values_of<float>(file, prefix + ".values");
   for (size_t i = 0; i < decoded.size(); ++i) {
     Format code;
@@ -85,7 +85,7 @@ class Float8Layer : public ::testing::TestWithParam<LayerCase> {
  protected:
   struct Operand {
     std::string name;  ///< "x.y": x of y
-    StateId codes;
+    StateId quantized;
     StateId inverse;
     DType format;
     ScaleGrid grid;
@@ -93,13 +93,14 @@ class Float8Layer : public ::testing::TestWithParam<LayerCase> {
     int64_t rows, columns;  ///< of the operand
   };
 
-  // Codes as they lie in the file, which has them by rows of the operand. Returns how many it has.
+  // Quantized values as they lie in the file, which has them by rows of the operand. Returns how
+  // many it has.
   int64_t expect_equal(const Layer& layer, const Operand& o) const {
     const std::string prefix = std::string(GetParam().name) + "/" + o.name;
-    const auto codes = values_of<uint8_t>(layer.file(), prefix + ".codes");
-    if (codes.empty()) return 0;  // those of an earlier operand
+    const auto quantized = values_of<uint8_t>(layer.file(), prefix + ".codes");
+    if (quantized.empty()) return 0;  // those of an earlier operand
     const auto scales = values_of<float>(layer.file(), prefix + ".scale");
-    const auto& got = layer.result(o.codes);
+    const auto& got = layer.result(o.quantized);
     const auto& inverse = layer.result(o.inverse);
     const int64_t width = o.transposed ? padded_tokens(o.rows) : o.columns;
     const int64_t height = o.transposed ? o.columns : o.rows;
@@ -113,7 +114,7 @@ class Float8Layer : public ::testing::TestWithParam<LayerCase> {
     for (int64_t r = 0; r < o.rows; ++r) {
       for (int64_t k = 0; k < o.columns; ++k) {
         const int64_t at = o.transposed ? k * width + r : r * width + k;
-        const uint8_t want = codes[r * o.columns + k];
+        const uint8_t want = quantized[r * o.columns + k];
         float decoded = 0.0F;
         if (o.format == DType::kE4M3) {
           E4M3 code;
@@ -137,7 +138,7 @@ class Float8Layer : public ::testing::TestWithParam<LayerCase> {
         EXPECT_EQ(inverse[mine], 1.0F / scales[scale]) << prefix << " at " << r << ", " << k;
       }
     }
-    return std::ssize(codes);
+    return std::ssize(quantized);
   }
 
   static double relative_error(const std::vector<float>& got, const std::vector<float>& want) {
@@ -151,7 +152,7 @@ class Float8Layer : public ::testing::TestWithParam<LayerCase> {
   }
 };
 
-TEST_P(Float8Layer, has_torchaos_codes_scales_and_products) {
+TEST_P(Float8Layer, has_torchaos_values_scales_and_matmuls) {
   const LayerCase& c = GetParam();
   const Float8Recipe recipe = *find_float8_recipe(c.recipe);
   Layer layer(kFolder / (std::string(c.file) + ".safetensors"));
@@ -161,7 +162,7 @@ TEST_P(Float8Layer, has_torchaos_codes_scales_and_products) {
   std::vector<Operand> operands;
   const auto add = [&](const char* name, Value v, ScaleGrid grid, bool transposed, DType format,
                        DType rounds_to) {
-    const auto [codes, inverse] = layer.quantize(
+    const auto [quantized, inverse] = layer.quantize(
         v, {.format = format,
             .grid = grid,
             .layout = transposed ? Quantize::Layout::kTransposed : Quantize::Layout::kRows,
@@ -169,14 +170,14 @@ TEST_P(Float8Layer, has_torchaos_codes_scales_and_products) {
             .rounds_to = rounds_to});
     const Dims& dims = layer.graph().type(v).dims;
     operands.push_back({.name = name,
-                        .codes = layer.keep(codes),
+                        .quantized = layer.keep(quantized),
                         .inverse = layer.keep(inverse),
                         .format = format,
                         .grid = grid,
                         .transposed = transposed,
                         .rows = dims[0],
                         .columns = dims[1]});
-    return std::vector<Value>{codes, inverse};
+    return std::vector<Value>{quantized, inverse};
   };
   const auto multiply = [&](ScaleGrid a_grid, ScaleGrid b_grid, const std::vector<Value>& a,
                             const std::vector<Value>& b) {
@@ -202,7 +203,7 @@ TEST_P(Float8Layer, has_torchaos_codes_scales_and_products) {
   EXPECT_GT(compared, 0);
   const auto expect_near = [&](const char* name, StateId got) {
     const auto want = values_of<float>(layer.file(), std::string(c.name) + "/" + name);
-    if (want.empty()) return;  // the file has codes alone
+    if (want.empty()) return;  // the file has quantized values alone
     EXPECT_LT(relative_error(layer.result(got), want), 2e-6) << name;
   };
   expect_near("y", y);

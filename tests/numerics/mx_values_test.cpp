@@ -1,4 +1,4 @@
-// Codes and scales of microscaling formats against torchao's, bit by bit.
+// Quantized values and scales of microscaling formats against torchao's, bit by bit.
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -7,9 +7,9 @@
 
 #include <gtest/gtest.h>
 
-#include "tokamak/core/float8.h"
-#include "tokamak/core/mx.h"
 #include "tokamak/core/random.h"
+#include "tokamak/ops/float8/float8.h"
+#include "tokamak/ops/float8/mx.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
 
 #include "tests/numerics/float8_layer.h"
@@ -34,25 +34,26 @@ float decoded(uint8_t bits) {
 
 class MxMode : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(MxMode, has_torchaos_codes_and_scales) {
+TEST_P(MxMode, has_torchaos_values_and_scales) {
   Layer layer(kMxFile);
   const Value x = layer.read("x");
   const Dims dims = layer.graph().type(x).dims;
-  const auto [codes, inverse] = layer.quantize(
+  const auto [quantized, inverse] = layer.quantize(
       x, {.grid = ScaleGrid::kMx, .rounds_up = std::string_view(GetParam()) == "rceil"});
-  const StateId got_codes = layer.keep(codes);
+  const StateId got_quantized = layer.keep(quantized);
   const StateId got_scales = layer.keep(inverse);
   layer.run();
   const std::string prefix = std::string("mxfp8_") + GetParam() + "/x.y.";
-  const auto want_codes = values_of<uint8_t>(layer.file(), prefix + "codes");
+  const auto want_quantized = values_of<uint8_t>(layer.file(), prefix + "codes");
   const auto want_scales = values_of<uint8_t>(layer.file(), prefix + "scale");
-  ASSERT_EQ(std::ssize(want_codes), dims[0] * dims[1]);
+  ASSERT_EQ(std::ssize(want_quantized), dims[0] * dims[1]);
   ASSERT_EQ(std::ssize(want_scales), dims[0] * dims[1] / kMxBlock);
   for (int64_t r = 0; r < dims[0]; ++r) {
     for (int64_t k = 0; k < dims[1]; ++k) {
       const int64_t i = r * dims[1] + k;
-      const float got = layer.result(got_codes)[i];
-      EXPECT_EQ(std::bit_cast<uint32_t>(got), std::bit_cast<uint32_t>(decoded<E4M3>(want_codes[i])))
+      const float got = layer.result(got_quantized)[i];
+      EXPECT_EQ(std::bit_cast<uint32_t>(got),
+                std::bit_cast<uint32_t>(decoded<E4M3>(want_quantized[i])))
           << "at " << r << ", " << k;
       const int64_t at = scale_index(ScaleGrid::kMx, dims[0], dims[1], r, k);
       EXPECT_EQ(layer.result(got_scales)[at], want_scales[i / kMxBlock]) << "at " << r << ", " << k;

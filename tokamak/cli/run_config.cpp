@@ -319,7 +319,7 @@ void check_run_keys(Args args, const std::string& verb) {
   refuse_unknown_models(needs(config, capabilities(gpu::why_none())));
 }
 
-std::vector<Need> unpriced(const Config& config, bool plans_codes) {
+std::vector<Need> unpriced(const Config& config, bool plans_quantized) {
   std::vector<Need> all = needs(config, capabilities(gpu::why_none()));
   const auto costs_nothing = [](const Need& need) {
     constexpr std::string_view kOfAStep[] = {"optimizer.", "activation_checkpoint.", "parallelism.",
@@ -329,7 +329,7 @@ std::vector<Need> unpriced(const Config& config, bool plans_codes) {
                         [&](std::string_view section) { return need.key.starts_with(section); });
   };
   std::erase_if(all, costs_nothing);
-  const bool is_low = !config.model.converters.empty() && !plans_codes;
+  const bool is_low = !config.model.converters.empty() && !plans_quantized;
   Strings left_alone = config.quantize.linear.float8.filter_fqns;
   std::erase(left_alone, "output");  // outside blocks
   if (is_low && !left_alone.empty()) {

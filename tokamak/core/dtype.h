@@ -45,7 +45,7 @@ constexpr int64_t size_of(DType dtype) {
   return 0;
 }
 
-/// Whether elements are quantized values of scaled values (core/float8.h).
+/// Whether elements are quantized values of scaled values (ops/float8/float8.h).
 constexpr bool is_float8(DType dtype) {
   return dtype == DType::kE4M3 || dtype == DType::kE5M2;
 }

@@ -8,12 +8,12 @@
 
 #include "tokamak/comm/communicator.h"
 #include "tokamak/core/error.h"
-#include "tokamak/core/float8.h"
 #include "tokamak/core/random.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/exec/executor.h"
 #include "tokamak/graph/differentiate.h"
 #include "tokamak/ops/elementwise/add.h"
+#include "tokamak/ops/float8/float8.h"
 #include "tokamak/ops/optimizer/accumulate.h"
 #include "tokamak/ops/table.h"
 #include "tokamak/plan/compile.h"

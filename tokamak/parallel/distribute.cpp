@@ -8,9 +8,9 @@
 #include "tokamak/ops/optimizer/accumulate.h"
 #include "tokamak/ops/vocab/lm_head_loss.h"
 #include "tokamak/parallel/buckets/buckets.h"
+#include "tokamak/parallel/float8/mark_float8.h"
 #include "tokamak/parallel/local_values.h"
-#include "tokamak/parallel/matmuls/mark_float8.h"
-#include "tokamak/parallel/matmuls/merge_products.h"
+#include "tokamak/parallel/matmuls/merge_matmuls.h"
 #include "tokamak/parallel/stages.h"
 
 namespace tokamak {
@@ -107,8 +107,9 @@ class Localizer {
     const int stage = context_.stage_of(global_.node(i).label.module);
     if (is_weight(global_, v)) {
       const StateId state = state_of_weight(v);
-      return multiplies_codes(global_.node(i), k) ? buckets_.weight_for_codes(g_, state, stage)
-                                                  : buckets_.weight(g_, state, stage);
+      return multiplies_quantized(global_.node(i), k)
+                 ? buckets_.weight_to_quantize(g_, state, stage)
+                 : buckets_.weight(g_, state, stage);
     }
     return values_.get(v, placement_of(i).in[k], stage);
   }
@@ -215,7 +216,7 @@ Graph Distributor::localize(const Graph& global, const std::vector<NodePlacement
       notes_.push_back(std::move(note));
   }
   if (!is_training) return mine;
-  return options_.merge_products ? merge_products(mine, notes_) : mine;
+  return options_.merge_matmuls ? merge_matmuls(mine, notes_) : mine;
 }
 
 void Distributor::sum_results(Graph& g, const Graph& global,
@@ -255,7 +256,7 @@ CommGroup Distributor::tensor_group() const {
 }
 
 CommGroup Distributor::owner_group() const {
-  const bool has_owners = options_.gathers_codes && context_->degree(kShardAxes) > 1;
+  const bool has_owners = options_.gathers_quantized && context_->degree(kShardAxes) > 1;
   return has_owners ? context_->group({MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp})
                     : CommGroup{};
 }

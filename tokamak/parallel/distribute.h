@@ -60,12 +60,12 @@ struct DistributeOptions {
   PipelineSchedule pipeline;         ///< which rank runs which stage, and when
   int receives_ahead = 1;            ///< of the schedule's items (lower_schedule)
   bool overlaps_gathers = false;     ///< once a step, stage by stage beside the first forwards
-  bool merge_products = true;        ///< merge matmuls of one input (merge_products.h)
+  bool merge_matmuls = true;         ///< merge matmuls of one input (merge_matmuls.h)
   bool sequence_parallel = true;     ///< ranks of tp cut the sequence between blocks
   bool keep_copies = true;  ///< of weights gathered at most once a step: updates write them
   /// Blocks multiply quantized values, so no compute copies of blocks are kept from step to step.
   bool float8 = false;
-  bool gathers_codes = false;  ///< of blocks, in place of weights in the compute dtype
+  bool gathers_quantized = false;  ///< of blocks, in place of weights in the compute dtype
 };
 
 /// Ends the name of the State that holds this rank's terms of a result, where other ranks have

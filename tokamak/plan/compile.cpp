@@ -105,7 +105,7 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
   log("expand composites", g);
   g = eliminate_dead(g);
   log("eliminate dead", g);
-  g = drop_unread_codes(eliminate_dead(recompute(g, layout, options.recompute)));
+  g = drop_unread_quantized(eliminate_dead(recompute(g, layout, options.recompute)));
   if (splits_backward(options.pipeline)) g = split_weight_gradients(g);
   log("recompute", g);
   if (options.recompute.emit_on_backward) g = eliminate_dead(emit_on_backward(g, layout));

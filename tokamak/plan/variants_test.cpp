@@ -14,12 +14,12 @@ namespace {
 std::string own_kernel(const ScaledMatmul& op, int64_t m, int64_t n,
                        const Target& target = {.backend = "gpu", .arch = 90}) {
   constexpr int64_t k = 4096;
-  const auto codes = [](int64_t rows) {
+  const auto quantized = [](int64_t rows) {
     return TensorType{.dtype = DType::kE4M3, .dims = {rows, k}};
   };
-  const Types in{codes(m),
+  const Types in{quantized(m),
                  {.dims = scale_dims(op.a_grid, m, k)},
-                 codes(n),
+                 quantized(n),
                  {.dims = scale_dims(op.b_grid, n, k)}};
   const Node node{.rules = &kRules<ScaledMatmul>, .op = std::make_shared<const ScaledMatmul>(op)};
   const Types out = op.infer(in);

@@ -20,7 +20,7 @@ std::string float8_line_of(const Float8Marks& marks, const RunShape& shape) {
                   recipe.shares_scales ? marks.products : marks.weights,
                   marks.head ? "float8" : compute, recipe.shares_scales ? "product" : "module");
   if (has_owners(shape))
-    line += fmt::format("; weights travel in {}", recipe.gathers_codes() ? "fp8" : compute);
+    line += fmt::format("; weights travel in {}", recipe.gathers_quantized() ? "fp8" : compute);
   return line;
 }
 
@@ -41,7 +41,7 @@ Float8Notes mark_and_note(Graph& graph, const RunShape& shape) {
                     "quantize.linear.float8.filter_fqns leaves the head in {}",
                     recipe.name, name_of(shape.training.compute)));
   }
-  if (has_owners(shape) && !recipe.gathers_codes()) {
+  if (has_owners(shape) && !recipe.gathers_quantized()) {
     out.notes.push_back(
         fmt::format("float8: weights travel in {}: {} has scales of which an owner's slice has a "
                     "part",

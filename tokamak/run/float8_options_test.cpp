@@ -119,7 +119,7 @@ TEST(Float8Options, AreThoseOfMxWithItsConverter) {
   EXPECT_THROW(float8_of(load_config(std::nullopt, both).config), Error);
 }
 
-TEST(Float8Options, SayWhichGpusMultiplyTheCodes) {
+TEST(Float8Options, SayWhichGpusMultiplyInFloat8) {
   const auto mx = float8_of(mx_config_of({}));
   EXPECT_EQ(why_no_float8(mx, {.backend = "gpu", .arch = 90}),
             "mxfp8 matmuls want sm_100 or newer, this is sm_90; quantize.linear.mx.emulate = true "

@@ -7,8 +7,8 @@
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
-#include "tokamak/parallel/matmuls/float8_table.h"
-#include "tokamak/parallel/matmuls/quantize_matmuls.h"
+#include "tokamak/parallel/float8/float8_table.h"
+#include "tokamak/parallel/float8/quantize_matmuls.h"
 #include "tokamak/plan/used_groups.h"
 #include "tokamak/run/float8_notes.h"
 #include "tokamak/run/float8_options.h"
@@ -102,8 +102,8 @@ TrainingGraphOptions for_gpu(TrainingGraphOptions o) {
 
 RunShape shape_for(RunShape shape, const Target& target) {
   shape.distribute.float8 = shape.float8.has_value();
-  shape.distribute.gathers_codes = shape.float8 && shape.float8->recipe.gathers_codes();
-  if (shape.float8 && !shape.float8->recipe.shares_scales) shape.distribute.merge_products = false;
+  shape.distribute.gathers_quantized = shape.float8 && shape.float8->recipe.gathers_quantized();
+  if (shape.float8 && !shape.float8->recipe.shares_scales) shape.distribute.merge_matmuls = false;
   if (target.backend != "gpu") return shape;
   shape.training = for_gpu(shape.training);
   if (shape.validation) shape.validation = for_gpu(*shape.validation);
@@ -147,8 +147,8 @@ WholeGraphs::WholeGraphs(const ModelSpec& config, const RunShape& given, const T
 
 PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target)
     : config_(config), shape_(shape_for(shape, target)) {
-  const std::string why_no_codes = why_no_float8(shape.float8, target);
-  TOK_REQUIRE(why_no_codes.empty(), "model.converters: {}", why_no_codes);
+  const std::string why_not_quantized = why_no_float8(shape.float8, target);
+  TOK_REQUIRE(why_not_quantized.empty(), "model.converters: {}", why_not_quantized);
   if (mesh().size() == 1 && target.backend != "gpu") {
     plan_one_rank(target);
   } else {

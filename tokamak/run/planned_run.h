@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
-#include "tokamak/parallel/matmuls/float8_recipe.h"
-#include "tokamak/parallel/matmuls/mark_float8.h"
+#include "tokamak/parallel/float8/float8_recipe.h"
+#include "tokamak/parallel/float8/mark_float8.h"
 #include "tokamak/plan/carriers.h"
 #include "tokamak/plan/compile.h"
 #include "tokamak/run/training_graph.h"

@@ -192,7 +192,7 @@ class Estimator {
     const double elements = elements_of(stage, d.tp);
     const auto owners = static_cast<double>(d.dp_shard * d.cp);  // 1 under ddp
     const bool is_full = keeps_full_gradients(p.sharding, p.grad_store, d, p.num_microbatches);
-    const double kept = plans_codes(p.linear, machine_) ? 1.0 : bytes_.compute;
+    const double kept = plans_quantized(p.linear, machine_) ? 1.0 : bytes_.compute;
     const bool has_copies = p.sharding != "fsdp" && (owners > 1.0 || kept != bytes_.master);
     return elements *
            (3.0 * bytes_.master / owners + bytes_.gradient * (is_full ? 1.0 : 1.0 / owners) +

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tokamak/parallel/distribute.h"
-#include "tokamak/parallel/matmuls/float8_table.h"
+#include "tokamak/parallel/float8/float8_table.h"
 #include "tokamak/run/planned_run.h"
 
 namespace tokamak {

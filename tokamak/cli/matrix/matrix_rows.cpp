@@ -7,7 +7,7 @@
 
 #include "tokamak/cli/model_files.h"
 #include "tokamak/core/error.h"
-#include "tokamak/parallel/matmuls/float8_recipe.h"
+#include "tokamak/parallel/float8/float8_recipe.h"
 
 namespace tokamak::cli {
 namespace {

@@ -13,12 +13,12 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/core/file.h"
-#include "tokamak/core/float8.h"
 #include "tokamak/core/random.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/check.h"
 #include "tokamak/gpu/gemm/gemm_tuner.h"
-#include "tokamak/gpu/gemm/hopper_gemm.h"
+#include "tokamak/ops/float8/float8.h"
+#include "tokamak/ops/float8/hopper_matmul_gpu.h"
 
 namespace tokamak::gpu {
 namespace {
@@ -260,7 +260,7 @@ std::vector<GemmShape> scaled_shapes() {
 }
 
 // Hopper sums 8-bit products in fewer bits than fp32 has.
-TEST(GpuGemm, scaled_codes_equal_sums_in_double) {
+TEST(GpuGemm, scaled_matmuls_equal_sums_in_double) {
   if (num_devices() == 0) GTEST_SKIP() << why_none();
   if (device().arch() < 90) GTEST_SKIP() << "no products of 8-bit codes by all grids";
   for (const GemmShape& shape : scaled_shapes()) {
@@ -308,7 +308,7 @@ TEST(GpuGemm, own_kernel_for_hopper_equals_sums_in_double) {
   for (const GemmShape& shape : hopper_shapes()) {
     SCOPED_TRACE(to_string(shape));
     const Operands x = operands_of(shape);
-    const HopperGemm gemm(shape, device());
+    const HopperMatmul gemm(shape, device());
     for (const bool accumulate : {false, true}) {
       const double bound = shape.out == DType::kF32 ? 1e-3 : 3e-3;
       const std::vector<double> got = product_on_device(gemm, shape, x, accumulate);

@@ -6,9 +6,9 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/core/float8.h"
 #include "tokamak/core/random.h"
 #include "tokamak/gpu/check.h"
+#include "tokamak/ops/float8/float8.h"
 
 namespace tokamak::gpu {
 namespace {
@@ -25,7 +25,7 @@ std::vector<T> random_values(float deviation = 1.0F) {
 
 // Encodes normal numbers as scales would, the greatest of which is some six deviations.
 template <class T>
-std::vector<T> random_codes() {
+std::vector<T> random_quantized() {
   return random_values<T>(T::kLargest / 6.0F);
 }
 
@@ -54,8 +54,8 @@ void fill_random(std::byte* memory, int64_t bytes, DType dtype, cudaStream_t str
     TOK_CUDA(cudaStreamSynchronize(stream));
     return static_cast<int64_t>(n);
   };
-  int64_t done = dtype == DType::kE4M3   ? upload(random_codes<E4M3>())
-                 : dtype == DType::kE5M2 ? upload(random_codes<E5M2>())
+  int64_t done = dtype == DType::kE4M3   ? upload(random_quantized<E4M3>())
+                 : dtype == DType::kE5M2 ? upload(random_quantized<E5M2>())
                  : dtype == DType::kBF16 ? upload(random_values<BF16>())
                                          : upload(random_values<float>());
   while (done < bytes) {

@@ -1,12 +1,12 @@
 // Kernels that quantize tiles and rows.
 #pragma once
 
-#include "tokamak/gpu/float8.cuh"
+#include "tokamak/ops/float8/float8_gpu.cuh"
 #include "tokamak/ops/float8/tiles_gpu.cuh"
 
 namespace tokamak::gpu {
 
-// float8_scale of core/float8.h. Division in fp32 has its bits: a quotient of floats that is
+// float8_scale of ops/float8/float8.h. Division in fp32 has its bits: a quotient of floats that is
 // rounded to double first rounds to the same float. So has a comparison with the least float that
 // is not below 1e-12.
 template <class Format>
@@ -55,7 +55,7 @@ __device__ inline uint2 encode_each(const T (&x)[kEach], const Scale& scale) {
 }
 
 template <class T>
-struct TileCodes {
+struct QuantizedTile {
   Values<T> values;
   TileScales scales;
   const float* amax;
@@ -91,7 +91,7 @@ __device__ inline void transpose_bytes(uint32_t (&w)[4]) {
 // Stores 4 columns of 16 rows, 16 bytes per store; word(r) has row r of them.
 template <class Word>
 __device__ void store_columns(const Word& word, int64_t column, int64_t row, int64_t M16, int64_t K,
-                              uint8_t* codes) {
+                              uint8_t* quantized) {
   uint32_t columns[4][4];
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
@@ -105,19 +105,19 @@ __device__ void store_columns(const Word& word, int64_t column, int64_t row, int
 #pragma unroll
   for (int j = 0; j < 4; ++j) {
     if (column + j < K)
-      store<4>(reinterpret_cast<uint32_t*>(codes + (column + j) * M16 + row), columns[j]);
+      store<4>(reinterpret_cast<uint32_t*>(quantized + (column + j) * M16 + row), columns[j]);
   }
 }
 
 // Stores one of the kThreads parts of a tile.
 __device__ inline void store_transposed(const uint32_t* tile, int64_t row, int64_t column,
-                                        int64_t M16, int64_t K, uint8_t* codes,
+                                        int64_t M16, int64_t K, uint8_t* quantized,
                                         int part = static_cast<int>(threadIdx.x)) {
   const int rows = part % (kTile / 16) * 16;
   const int word = part / (kTile / 16);
   if (row + rows >= M16) return;
   store_columns([&](int r) { return tile[word_at(rows + r, word)]; }, column + word * 4, row + rows,
-                M16, K, codes);
+                M16, K, quantized);
 }
 
 // Takes the maximum of the tile, as an integer. REQUIRES: `most` is zero.
@@ -132,7 +132,7 @@ __device__ void take_maximum(const T (&values)[kRounds][kEach], uint32_t* most) 
 
 // Makes the scales of a tile, and their inverses.
 template <class Format, class T>
-__device__ void make_scales(const TileCodes<T>& c, int64_t tile_row, int64_t tile_column,
+__device__ void make_scales(const QuantizedTile<T>& c, int64_t tile_row, int64_t tile_column,
                             const uint32_t* own, float (&scales)[kTile]) {
   const int thread = static_cast<int>(threadIdx.x);
   const ScaleAxis axis = c.scales.axis;
@@ -151,7 +151,7 @@ __device__ void make_scales(const TileCodes<T>& c, int64_t tile_row, int64_t til
 // memory. With kTakesMaxima the block holds the whole tile, to take its maximum and make its one
 // scale.
 template <bool kWhole, bool kTakesMaxima, class Format, class T>
-__global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(TileCodes<T> c) {
+__global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(QuantizedTile<T> c) {
   constexpr int kHeld = kTakesMaxima ? kRounds : kRoundsAtOnce;
   __shared__ __align__(16) uint32_t tile[kTileWords];
   __shared__ uint32_t most;
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(T
   const int own_row = thread / kRowThreads;
   const int own_column = thread % kRowThreads * kEach;
   const OwnRows<const T> own = own_rows(v, row + own_row, column + own_column);
-  const OwnRows<uint8_t> codes =
+  const OwnRows<uint8_t> quantized =
       own_rows(c.rows, v.M, v.K, row + own_row, column + own_column, v.K);
   uint32_t* const own_words = &tile[word_at(own_row, own_column / 4)];
   const ScaleAxis axis = c.scales.axis;
@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(T
       uint2 words = encode_each<Format>(values[i], [&](int j) { return scale[j]; });
       if (!own.has(r)) words = uint2{};  // zeros, though a scale may be NaN
       if (c.transposed != nullptr) *reinterpret_cast<uint2*>(own_words + word_at(r, 0)) = words;
-      if (c.rows != nullptr) store_row<kWhole>(codes, r, words);
+      if (c.rows != nullptr) store_row<kWhole>(quantized, r, words);
     }
   }
   if (c.delayed.most != nullptr) keep_block_maximum(seen, c.delayed.most);
@@ -215,14 +215,14 @@ __global__ void __launch_bounds__(kThreads, kTakesMaxima ? 2 : 3) encode_tiles(T
 // segment. Four of them divide for one of four rounds each, as divisions cost more than exchanges.
 template <bool kWhole, class Format, class T>
 __global__ void __launch_bounds__(kThreads)
-    encode_segments(Values<T> v, bool power_of_two, uint8_t* codes, float* inverse) {
+    encode_segments(Values<T> v, bool power_of_two, uint8_t* quantized, float* inverse) {
   const int thread = static_cast<int>(threadIdx.x);
   const auto segments = static_cast<unsigned>((v.K + kTile - 1) / kTile);
   const int64_t segment = blockIdx.x % segments;
   const int64_t row = static_cast<int64_t>(blockIdx.x / segments) * kTile + thread / kRowThreads;
   const int64_t column = segment * kTile + thread % kRowThreads * kEach;
   const OwnRows<const T> own = own_rows(v, row, column);
-  const OwnRows<uint8_t> into = own_rows(codes, v.M, v.K, row, column, v.K);
+  const OwnRows<uint8_t> into = own_rows(quantized, v.M, v.K, row, column, v.K);
   const int divided = thread % kRowThreads / kRoundsAtOnce;  // the round
   static_assert(kRoundsAtOnce == 4 && kRowThreads == 16);
 #pragma unroll
@@ -250,14 +250,15 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 template <class Format, class T>
-void launch_segments(const Values<T>& v, bool power_of_two, uint8_t* codes, float* inverse,
+void launch_segments(const Values<T>& v, bool power_of_two, uint8_t* quantized, float* inverse,
                      cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(tiles_of(v.M) * tiles_of(v.K));
-  if (has_whole_rows(v.x, v.K) && detail::is_aligned(codes)) {
-    encode_segments<true, Format><<<blocks, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
+  if (has_whole_rows(v.x, v.K) && detail::is_aligned(quantized)) {
+    encode_segments<true, Format>
+        <<<blocks, kThreads, 0, stream>>>(v, power_of_two, quantized, inverse);
   } else {
     encode_segments<false, Format>
-        <<<blocks, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
+        <<<blocks, kThreads, 0, stream>>>(v, power_of_two, quantized, inverse);
   }
   TOK_CUDA_LAUNCHED();
 }
@@ -275,7 +276,7 @@ __device__ inline int column_word_at(int row, int word) {
 // Makes transposed quantized values of segments of columns, each under its own scale.
 template <bool kWhole, class Format, class T>
 __global__ void __launch_bounds__(kThreads)
-    encode_columns(Values<T> v, bool power_of_two, uint8_t* codes, float* inverse) {
+    encode_columns(Values<T> v, bool power_of_two, uint8_t* quantized, float* inverse) {
   __shared__ __align__(16) uint32_t tile[kTile * kColumns / 4 + kTile / 16 * 4];
   __shared__ TileColumns<1, kThreads / 32, T, kColumnThreads> maxima;
   __shared__ __align__(16) float scales[kColumns];
@@ -319,24 +320,26 @@ __global__ void __launch_bounds__(kThreads)
   const int word = thread / (kTile / 16);
   if (word < kColumns / 4 && row + rows < M16) {
     store_columns([&](int r) { return tile[column_word_at(rows + r, word)]; }, column + word * 4,
-                  row + rows, M16, v.K, codes);
+                  row + rows, M16, v.K, quantized);
   }
 }
 
 template <class Format, class T>
-void launch_columns(const Values<T>& v, bool power_of_two, uint8_t* codes, float* inverse,
+void launch_columns(const Values<T>& v, bool power_of_two, uint8_t* quantized, float* inverse,
                     cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(tiles_of(v.M) * ((v.K + kColumns - 1) / kColumns));
   if (has_whole_rows(v.x, v.K)) {
-    encode_columns<true, Format><<<blocks, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
+    encode_columns<true, Format>
+        <<<blocks, kThreads, 0, stream>>>(v, power_of_two, quantized, inverse);
   } else {
-    encode_columns<false, Format><<<blocks, kThreads, 0, stream>>>(v, power_of_two, codes, inverse);
+    encode_columns<false, Format>
+        <<<blocks, kThreads, 0, stream>>>(v, power_of_two, quantized, inverse);
   }
   TOK_CUDA_LAUNCHED();
 }
 
 template <bool kTakesMaxima, class Format, class T>
-void launch_tiles(const TileCodes<T>& c, cudaStream_t stream) {
+void launch_tiles(const QuantizedTile<T>& c, cudaStream_t stream) {
   const auto blocks = static_cast<unsigned>(tiles_of(c.values.M) * tiles_of(c.values.K));
   if (has_whole_rows(c.values.x, c.values.K) && detail::is_aligned(c.rows)) {
     encode_tiles<true, kTakesMaxima, Format><<<blocks, kThreads, 0, stream>>>(c);

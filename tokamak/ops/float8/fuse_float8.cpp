@@ -49,8 +49,8 @@ class Float8Fuser {
     const Node& node = graph_.node(i);
     if (node.is_leaf() || users_[i].empty()) return;
     const AnyOp op{.rules = node.rules, .op = node.op};
-    if (makes_codes_of_tiles(op) && find_codes_of_tiles(i, op)) return;
-    if (makes_codes_of_rows(op) && find_codes_of_rows(i, op)) return;
+    if (quantizes_tiles(op) && find_tiles(i, op)) return;
+    if (quantizes_rows(op) && find_rows(i, op)) return;
     if (const int out = output_with_maximum(op); out >= 0) find_maximum(i, op, out);
   }
 
@@ -107,7 +107,7 @@ class Float8Fuser {
   }
 
   // Quantizes one output, and stores it only if something else reads it.
-  bool find_codes_of_rows(int32_t i, const AnyOp& op) {
+  bool find_rows(int32_t i, const AnyOp& op) {
     const Node& node = graph_.node(i);
     if (!node.accumulations.empty()) return false;
     const int y = output_with_maximum(op);
@@ -115,7 +115,7 @@ class Float8Fuser {
       if (out != y || j < 0 || !runs_with(i, j)) continue;
       const auto* quantize = graph_.node(j).as<Quantize>();
       if (quantize == nullptr) continue;
-      if (quantize->is_delayed && find_delayed_codes_of_rows(i, op, y, j)) return true;
+      if (quantize->is_delayed && find_delayed_rows(i, op, y, j)) return true;
       if (graph_.node(j).in.size() != 1) continue;
       Pass pass{.op = {.first = op,
                        .stores = std::vector<bool>(node.out.size(), true),
@@ -138,33 +138,34 @@ class Float8Fuser {
 
   // Quantizes one output under a delayed scale. Before them its maximum is taken, for want of
   // one, unless there is that of the node of which this is a clone.
-  bool find_delayed_codes_of_rows(int32_t i, const AnyOp& op, int y, int32_t j) {
+  bool find_delayed_rows(int32_t i, const AnyOp& op, int y, int32_t j) {
     const Node& node = graph_.node(i);
     const Node& quantize = graph_.node(j);
-    Pass codes{.op = {.first = op,
-                      .stores = std::vector<bool>(node.out.size(), true),
-                      .readers = {{.of = y, .op = *quantize.as<Quantize>(), .takes_maxima = true}}},
-               .maxima = {quantize.in[1]},
-               .rows = {quantize.in[2]},
-               .own_maxima = {-1},
-               .is = {{}}};
-    for (int32_t k = 0; k < std::ssize(quantize.out); ++k) codes.is[0].push_back({j, k});
+    Pass quantized{
+        .op = {.first = op,
+               .stores = std::vector<bool>(node.out.size(), true),
+               .readers = {{.of = y, .op = *quantize.as<Quantize>(), .takes_maxima = true}}},
+        .maxima = {quantize.in[1]},
+        .rows = {quantize.in[2]},
+        .own_maxima = {-1},
+        .is = {{}}};
+    for (int32_t k = 0; k < std::ssize(quantize.out); ++k) quantized.is[0].push_back({j, k});
     std::set<int32_t> readers{j};
     std::vector<Pass> passes;
     if (is_made_after(i, quantize.in[1])) {
       std::optional<Pass> maximum = maximum_for(i, op, y, quantize.in[1].node);
       if (!maximum) return false;
-      codes.maxima.clear();
-      codes.own_maxima = {0};
+      quantized.maxima.clear();
+      quantized.own_maxima = {0};
       readers.insert(maximum->is[0][0].node);
       if (maximum->reduced_by >= 0) readers.insert(maximum->reduced_by);
       passes.push_back(std::move(*maximum));
     }
-    codes.op.stores[y] = std::any_of(users_[i].begin(), users_[i].end(), [&](const auto& user) {
+    quantized.op.stores[y] = std::any_of(users_[i].begin(), users_[i].end(), [&](const auto& user) {
       return user.first == y && !readers.contains(user.second);
     });
-    if (!why_not_fused(codes.op, types_of(node.in)).empty()) return false;
-    passes.push_back(std::move(codes));
+    if (!why_not_fused(quantized.op, types_of(node.in)).empty()) return false;
+    passes.push_back(std::move(quantized));
     gone_.insert(readers.begin(), readers.end());
     passes_[i] = std::move(passes);
     return true;
@@ -191,24 +192,24 @@ class Float8Fuser {
   }
 
   // Whether node `j` takes maxima or quantizes in the place of node `i`.
-  bool makes_codes_of(int32_t i, int32_t j) const {
+  bool quantizes_in_place(int32_t i, int32_t j) const {
     if (j < 0 || !runs_with(i, j)) return false;
     return is_plain_amax(j) || is_gated_amax(j) || graph_.node(j).as<Quantize>() != nullptr;
   }
 
   // Quantizes all outputs, if only quantized values and maxima of them are wanted, or if the op can
   // store what is wanted besides.
-  bool find_codes_of_tiles(int32_t i, const AnyOp& op) {
+  bool find_tiles(int32_t i, const AnyOp& op) {
     const Node& node = graph_.node(i);
     if (!node.accumulations.empty()) return false;
     Pass maxima{.op = {.first = op, .stores = std::vector<bool>(node.out.size(), false)}};
-    Pass codes = maxima;
+    Pass quantized = maxima;
     std::map<Value, int> made;  // by what was an amax: reader of the first pass
     std::set<int32_t> readers;
     for (const auto& [out, j] : users_[i]) {
-      if (!makes_codes_of(i, j)) {
+      if (!quantizes_in_place(i, j)) {
         if (!stores_beside_tiles(op, out)) return false;
-        codes.op.stores[out] = true;
+        quantized.op.stores[out] = true;
         continue;
       }
       readers.insert(j);
@@ -221,22 +222,22 @@ class Float8Fuser {
     for (const auto& [out, j] : users_[i]) {
       if (!readers.contains(j) || is_plain_amax(j) || is_gated_amax(j)) continue;
       const auto& quantize = *graph_.node(j).as<Quantize>();
-      if (!add_codes(i, out, j, quantize, made, maxima, codes)) return false;
+      if (!add_quantize(i, out, j, quantize, made, maxima, quantized)) return false;
     }
-    if (codes.op.readers.empty() || !why_not_fused(codes.op, types_of(node.in)).empty() ||
+    if (quantized.op.readers.empty() || !why_not_fused(quantized.op, types_of(node.in)).empty() ||
         (!maxima.op.readers.empty() && !why_not_fused(maxima.op, types_of(node.in)).empty()))
       return false;
     std::vector<Pass> passes;
     if (!maxima.op.readers.empty()) passes.push_back(std::move(maxima));
-    passes.push_back(std::move(codes));
+    passes.push_back(std::move(quantized));
     if (!saves_bytes(i, readers, passes)) return false;
     gone_.insert(readers.begin(), readers.end());
     passes_[i] = std::move(passes);
     return true;
   }
 
-  bool add_codes(int32_t i, int out, int32_t j, Quantize quantize, std::map<Value, int>& made,
-                 Pass& maxima, Pass& codes) const {
+  bool add_quantize(int32_t i, int out, int32_t j, Quantize quantize, std::map<Value, int>& made,
+                    Pass& maxima, Pass& quantized) const {
     const Node& node = graph_.node(j);
     // Adds a maximum to the first pass, which takes the place of `is`, and returns its reader.
     const auto take = [&](bool transposed, std::vector<Value> is) {
@@ -266,14 +267,14 @@ class Float8Fuser {
     } else if (is_made_after(i, node.in[1])) {
       return false;
     } else {
-      codes.maxima.push_back(node.in[1]);
+      quantized.maxima.push_back(node.in[1]);
     }
     const bool takes_maxima = !takes_own || own >= 0;
-    codes.op.readers.push_back({.of = out, .op = quantize, .takes_maxima = takes_maxima});
-    codes.own_maxima.push_back(own);
-    codes.rows.push_back(quantize.is_delayed ? node.in[2] : Value{});
-    std::vector<Value>& is = codes.is.emplace_back();
-    const int num_made = quantize.num_codes_and_scales() + (quantize.has_amax ? 1 : 0);
+    quantized.op.readers.push_back({.of = out, .op = quantize, .takes_maxima = takes_maxima});
+    quantized.own_maxima.push_back(own);
+    quantized.rows.push_back(quantize.is_delayed ? node.in[2] : Value{});
+    std::vector<Value>& is = quantized.is.emplace_back();
+    const int num_made = quantize.num_quantized_and_scales() + (quantize.has_amax ? 1 : 0);
     for (int32_t k = 0; k < num_made; ++k) is.push_back({j, k});
     return true;
   }

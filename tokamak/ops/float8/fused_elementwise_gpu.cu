@@ -11,13 +11,13 @@ template <class F>
 struct Encoded {
   using Element = typename F::Element;
   F f;
-  DelayedCodes codes;
+  QuantizedUnderDelayed quantized;
 
   template <int K>
   __device__ uint32_t operator()(int64_t i) const {
     Element v[K];
     f.values(i, v);
-    if (codes.codes != nullptr) codes.template store<E4M3>(i, v);
+    if (quantized.values != nullptr) quantized.template store<E4M3>(i, v);
     return magnitude_of(v);
   }
 };
@@ -27,16 +27,16 @@ struct Encoded {
 template <class F, class... P>
 void launch_fused(const KernelArgs& args, const FusedOutput& fused, int64_t n, int64_t D,
                   const F& f, const P*... pointers) {
-  if (fused.makes_codes_of_rows()) {
-    return launch_codes_of_rows<E4M3>(f, D == 0 ? 0 : n / D, D, codes_of(args, fused), args.stream,
-                                      pointers...);
+  if (fused.quantizes_rows()) {
+    return launch_quantized_rows<E4M3>(f, D == 0 ? 0 : n / D, D, quantized_of(args, fused),
+                                       args.stream, pointers...);
   }
-  const Encoded<F> encoded{f, delayed_codes_of(args, fused)};
+  const Encoded<F> encoded{f, delayed_of(args, fused)};
   if (fused.is_gated())
     return launch_gated_max(n, args.stream, encoded, gate_of(args, fused), pointers...);
   launch_vectors_max(n, args.stream, encoded, maximum_of(args, fused.takes_maximum), pointers...,
-                     encoded.codes.codes);
-  if (n == 0) store_inverse_of_none<E4M3>(encoded.codes, args.stream);
+                     encoded.quantized.values);
+  if (n == 0) store_inverse_of_none<E4M3>(encoded.quantized, args.stream);
 }
 
 template <class Form, class T>

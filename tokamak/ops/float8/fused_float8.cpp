@@ -54,11 +54,11 @@ bool is_known_before(const Float8Reader& reader) {
 
 // Whether tiles of values hold those of each scale of this reader.
 bool is_of_segments(const Float8Reader& reader) {
-  const Quantize* codes = reader.codes_in_one_pass();
-  return codes != nullptr && codes->grid == ScaleGrid::kSegments;
+  const Quantize* quantized = reader.quantized_in_one_pass();
+  return quantized != nullptr && quantized->grid == ScaleGrid::kSegments;
 }
 
-std::string why_no_codes_of_rows(const FusedFloat8& op) {
+std::string why_no_quantized_rows(const FusedFloat8& op) {
   const int y = output_with_maximum(op.first);
   if (op.is_gated()) {
     return op.readers.size() == 1 && op.readers[0].of == y
@@ -70,23 +70,23 @@ std::string why_no_codes_of_rows(const FusedFloat8& op) {
   }
   if (op.readers.size() != 1 || op.readers[0].of != y)
     return fmt::format("{} makes one set of codes, of output {}", op.first.rules->name, y);
-  if (const Quantize* codes = op.readers[0].delayed_codes_of_rows())
-    return codes->format == DType::kE4M3 ? "" : "codes of rows are those of no gradient";
-  const Quantize* codes = op.readers[0].codes_in_one_pass();
-  return codes != nullptr && codes->layout == Quantize::Layout::kRows &&
-                 codes->format == DType::kE4M3 &&
-                 (codes->grid == ScaleGrid::kRows || codes->grid == ScaleGrid::kSegments)
+  if (const Quantize* quantized = op.readers[0].delayed_rows())
+    return quantized->format == DType::kE4M3 ? "" : "codes of rows are those of no gradient";
+  const Quantize* quantized = op.readers[0].quantized_in_one_pass();
+  return quantized != nullptr && quantized->layout == Quantize::Layout::kRows &&
+                 quantized->format == DType::kE4M3 &&
+                 (quantized->grid == ScaleGrid::kRows || quantized->grid == ScaleGrid::kSegments)
              ? ""
              : "rows have only scales of rows and of their segments";
 }
 
 }  // namespace
 
-const Quantize* Float8Reader::codes_in_one_pass() const {
-  const auto* codes = std::get_if<Quantize>(&op);
-  return codes != nullptr && !takes_maxima && codes->takes_maxima() && !codes->is_delayed &&
-                 codes->rounds_to == DType::kF32
-             ? codes
+const Quantize* Float8Reader::quantized_in_one_pass() const {
+  const auto* quantized = std::get_if<Quantize>(&op);
+  return quantized != nullptr && !takes_maxima && quantized->takes_maxima() &&
+                 !quantized->is_delayed && quantized->rounds_to == DType::kF32
+             ? quantized
              : nullptr;
 }
 
@@ -95,11 +95,11 @@ bool Float8Reader::takes_row() const {
   return std::get<Quantize>(op).is_delayed;
 }
 
-const Quantize* Float8Reader::delayed_codes_of_rows() const {
-  const auto* codes = std::get_if<Quantize>(&op);
-  return codes != nullptr && codes->is_delayed && takes_maxima &&
-                 codes->layout == Quantize::Layout::kRows && codes->rounds_to == DType::kF32
-             ? codes
+const Quantize* Float8Reader::delayed_rows() const {
+  const auto* quantized = std::get_if<Quantize>(&op);
+  return quantized != nullptr && quantized->is_delayed && takes_maxima &&
+                 quantized->layout == Quantize::Layout::kRows && quantized->rounds_to == DType::kF32
+             ? quantized
              : nullptr;
 }
 
@@ -164,8 +164,8 @@ Cost FusedFloat8::cost(std::span<const TensorType> in, std::span<const TensorTyp
   const auto inputs = in.first(num_first_inputs(in.size()));
   cost.flops = first.rules->cost(first.op.get(), inputs, values).flops;
   for (const Float8Reader& reader : readers) {
-    if (const auto* codes = std::get_if<Quantize>(&reader.op))
-      cost.scales = std::max(cost.scales, std::optional(cost_scales(codes->grid)));
+    if (const auto* quantized = std::get_if<Quantize>(&reader.op))
+      cost.scales = std::max(cost.scales, std::optional(cost_scales(quantized->grid)));
   }
   return cost;
 }
@@ -174,7 +174,7 @@ std::vector<Alias> FusedFloat8::aliases() const {
   // What quantized values are made of may be computed twice, from inputs that must still be there.
   const auto is_encoded = [&](int out) {
     return lone_maximum() == nullptr &&
-           (makes_codes_of_tiles(first) ||
+           (quantizes_tiles(first) ||
             std::any_of(readers.begin(), readers.end(),
                         [&](const Float8Reader& reader) { return reader.of == out; }));
   };
@@ -247,13 +247,13 @@ int output_with_maximum(const AnyOp& op) {
   return gates != nullptr && gates->packed ? 0 : -1;
 }
 
-bool makes_codes_of_rows(const AnyOp& op) {
+bool quantizes_rows(const AnyOp& op) {
   return op.as<RmsNorm>() != nullptr || op.as<AddRmsNorm>() != nullptr ||
          op.as<LayerNorm>() != nullptr || op.as<AddLayerNorm>() != nullptr ||
          op.as<Swiglu>() != nullptr || op.as<Gelu>() != nullptr;
 }
 
-bool makes_codes_of_tiles(const AnyOp& op) {
+bool quantizes_tiles(const AnyOp& op) {
   const auto* gates = op.as<SwigluGrad>();
   const auto* gelu = op.as<GeluGrad>();
   return (gates != nullptr && gates->packed && gates->kind == GateKind::kSilu) ||
@@ -271,9 +271,8 @@ std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in)
                : fmt::format("{} takes no maximum of output {}", op.first.rules->name,
                              op.readers[0].of);
   }
-  if (makes_codes_of_rows(op.first)) return why_no_codes_of_rows(op);
-  if (!makes_codes_of_tiles(op.first))
-    return fmt::format("{} makes no codes", op.first.rules->name);
+  if (quantizes_rows(op.first)) return why_no_quantized_rows(op);
+  if (!quantizes_tiles(op.first)) return fmt::format("{} makes no codes", op.first.rules->name);
   for (int k = 0; k < std::ssize(op.stores); ++k) {
     if (op.stores[k] && !stores_beside_tiles(op.first, k))
       return "codes are made of values that are not stored";

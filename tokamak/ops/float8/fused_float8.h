@@ -22,11 +22,11 @@ struct Float8Reader {
 
   /// Returns the quantized values of rows whose one scale is delayed, or null if the reader is
   /// another.
-  const Quantize* delayed_codes_of_rows() const;
+  const Quantize* delayed_rows() const;
 
   /// Returns the quantized values whose maxima are taken in the pass that makes them, or null if
   /// the reader is another.
-  const Quantize* codes_in_one_pass() const;
+  const Quantize* quantized_in_one_pass() const;
 };
 
 /// Computes `first` and the `readers` of its outputs. Each value is rounded as `first` rounds it
@@ -67,11 +67,11 @@ int output_with_maximum(const AnyOp& op);
 
 /// Returns whether kernels of `op` can quantize the rows of output_with_maximum() in the pass
 /// that computes them, with or without storing it.
-bool makes_codes_of_rows(const AnyOp& op);
+bool quantizes_rows(const AnyOp& op);
 
 /// Returns whether kernels of `op` can take maxima and quantize all its outputs, tile by tile,
 /// without storing them; those of gelu_grad only where scales are delayed.
-bool makes_codes_of_tiles(const AnyOp& op);
+bool quantizes_tiles(const AnyOp& op);
 
 /// Returns whether those kernels can store output `out` beside its quantized values.
 bool stores_beside_tiles(const AnyOp& op, int out);
@@ -89,6 +89,6 @@ Graph fuse_float8(const Graph& graph);
 
 /// Takes maxima of columns alone where the quantized values of rows that are made with them are not
 /// read: the backward makes other quantized values of what it computes again.
-Graph drop_unread_codes(const Graph& graph);
+Graph drop_unread_quantized(const Graph& graph);
 
 }  // namespace tokamak

@@ -19,14 +19,14 @@ Kernel prepare_one_of(const AnyOp& op, const KernelTypes& types, const FusedOutp
 FusedOutput output_of(const FusedFloat8& op, const Setup& setup) {
   const Float8Reader& reader = op.readers[0];
   FusedOutput fused{.stores = op.stores[reader.of], .stores_others = !op.is_gated()};
-  if (const Quantize* codes = reader.codes_in_one_pass()) {
-    fused.makes_codes = true;
-    fused.of_segments = codes->grid == ScaleGrid::kSegments;
-    fused.power_of_two = codes->power_of_two;
-    fused.takes_columns = codes->has_amax;
+  if (const Quantize* quantized = reader.quantized_in_one_pass()) {
+    fused.quantizes = true;
+    fused.of_segments = quantized->grid == ScaleGrid::kSegments;
+    fused.power_of_two = quantized->power_of_two;
+    fused.takes_columns = quantized->has_amax;
     fused.most_blocks = most_blocks_of_rows(setup);
-  } else if (const Quantize* delayed = reader.delayed_codes_of_rows()) {
-    fused.makes_codes = fused.is_delayed = true;
+  } else if (const Quantize* delayed = reader.delayed_rows()) {
+    fused.quantizes = fused.is_delayed = true;
     fused.takes_maximum = delayed->has_amax;
     fused.power_of_two = delayed->power_of_two;
   } else {
@@ -95,12 +95,12 @@ void take_maxima(const Tiles<Source>& tiles, const std::vector<Float8Reader>& re
 }
 
 struct InverseScales {
-  CodesUnderScales codes;
+  QuantizedUnderScales quantized;
   bool is_e4m3;
 
   __device__ void operator()(int64_t i) const {
-    codes.inverse[i] =
-        1.0F / (is_e4m3 ? codes.template scale_at<E4M3>(i) : codes.template scale_at<E5M2>(i));
+    quantized.inverse[i] = 1.0F / (is_e4m3 ? quantized.template scale_at<E4M3>(i)
+                                           : quantized.template scale_at<E5M2>(i));
   }
 };
 
@@ -120,20 +120,20 @@ OutputLayouts layouts_of(const std::vector<Float8Reader>& readers, size_t num_st
     const bool has_rows = op.layout != Quantize::Layout::kTransposed;
     const bool has_transposed = op.layout != Quantize::Layout::kRows;
     const size_t last = out + (has_rows && has_transposed ? 2 : 1);
-    CodesUnderScales codes{.amax = args.in[in++].as<float>(),
-                           .inverse = args.out[last].as<float>(),
-                           .is_tensor = op.grid == ScaleGrid::kTensor,
-                           .power_of_two = op.power_of_two};
-    if (op.is_delayed) codes.delayed.row = args.in[in++].as<float>();
+    QuantizedUnderScales quantized{.amax = args.in[in++].as<float>(),
+                                   .inverse = args.out[last].as<float>(),
+                                   .is_tensor = op.grid == ScaleGrid::kTensor,
+                                   .power_of_two = op.power_of_two};
+    if (op.is_delayed) quantized.delayed.row = args.in[in++].as<float>();
     if (op.has_amax) {
       of.most = args.out[last + 1].as<uint32_t>();
       clear_maxima(of.most, 1, args.stream);
     }
-    if (has_rows) (of.rows = codes).codes = args.out[out].as<uint8_t>();
-    if (has_transposed) (of.transposed = codes).codes = args.out[last - 1].as<uint8_t>();
+    if (has_rows) (of.rows = quantized).values = args.out[out].as<uint8_t>();
+    if (has_transposed) (of.transposed = quantized).values = args.out[last - 1].as<uint8_t>();
     if (args.in[1].numel() == 0) {
       launch_for(args.out[last].numel(), args.stream,
-                 InverseScales{codes, op.format == DType::kE4M3});
+                 InverseScales{quantized, op.format == DType::kE4M3});
     }
     out = last + (op.has_amax ? 2 : 1);
   }
@@ -141,7 +141,7 @@ OutputLayouts layouts_of(const std::vector<Float8Reader>& readers, size_t num_st
 }
 
 template <class Source, class MakeTiles>
-Kernel codes_of_tiles(const FusedFloat8& fused, const MakeTiles& tiles_of) {
+Kernel tiles_quantized(const FusedFloat8& fused, const MakeTiles& tiles_of) {
   DType format = DType::kE4M3;
   bool has_axes = false;
   for (const Float8Reader& reader : fused.readers) {
@@ -159,8 +159,8 @@ Kernel codes_of_tiles(const FusedFloat8& fused, const MakeTiles& tiles_of) {
       const OutputLayouts to = layouts_of(readers, num_stored, args);
       if (tiles.M * tiles.F == 0) return;
       const auto blocks = static_cast<unsigned>(gpu::tiles_of(tiles.M) * gpu::tiles_of(tiles.F));
-      const bool is_whole = tiles.is_packed && detail::is_aligned(to.d.rows.codes) &&
-                            detail::is_aligned(to.y.rows.codes);
+      const bool is_whole = tiles.is_packed && detail::is_aligned(to.d.rows.values) &&
+                            detail::is_aligned(to.y.rows.values);
       (is_whole ? whole : any)<<<blocks, kThreads, kTileBytes<Source>, as_stream(args.stream)>>>(
           tiles.source, to.d, to.y);
       TOK_CUDA_LAUNCHED();
@@ -172,7 +172,7 @@ Kernel codes_of_tiles(const FusedFloat8& fused, const MakeTiles& tiles_of) {
 template <class Source, class MakeTiles>
 Kernel kernel_of_tiles(const FusedFloat8& fused, const MakeTiles& tiles_of) {
   if (std::holds_alternative<Quantize>(fused.readers[0].op))
-    return codes_of_tiles<Source>(fused, tiles_of);
+    return tiles_quantized<Source>(fused, tiles_of);
   return [=, readers = fused.readers](const KernelArgs& args) {
     take_maxima<Source>(tiles_of(args), readers, args);
   };
@@ -193,17 +193,17 @@ Kernel segments_of_gates(const std::vector<Float8Reader>& readers) {
       size_t out = 0;
       for (const Float8Reader& reader : readers) {
         const auto& op = std::get<Quantize>(reader.op);
-        const auto codes = [&](bool transposed) {
+        const auto quantized = [&](bool transposed) {
           const size_t scales = out + static_cast<size_t>(op.inverse_output(transposed));
           const bool is_second = transposed && op.layout == Quantize::Layout::kBoth;
-          return SegmentCodes{.codes = args.out[out + (is_second ? 1 : 0)].as<uint8_t>(),
-                              .inverse = args.out[scales].as<float>(),
-                              .power_of_two = op.power_of_two};
+          return QuantizedSegments{.values = args.out[out + (is_second ? 1 : 0)].as<uint8_t>(),
+                                   .inverse = args.out[scales].as<float>(),
+                                   .power_of_two = op.power_of_two};
         };
         SegmentLayouts& to = of[reader.of];
-        if (op.layout != Quantize::Layout::kTransposed) to.rows = codes(false);
-        if (op.layout != Quantize::Layout::kRows) to.transposed = codes(true);
-        out += static_cast<size_t>(op.num_codes_and_scales());
+        if (op.layout != Quantize::Layout::kTransposed) to.rows = quantized(false);
+        if (op.layout != Quantize::Layout::kRows) to.transposed = quantized(true);
+        out += static_cast<size_t>(op.num_quantized_and_scales());
       }
       const int64_t F = tiles.F;
       if (tiles.M * F == 0) return;
@@ -215,7 +215,8 @@ Kernel segments_of_gates(const std::vector<Float8Reader>& readers) {
 
 Kernel prepare_tiles(const FusedFloat8& fused, const KernelTypes& types) {
   return by_float(types.in[1].dtype, [&]<class T>() -> Kernel {
-    if (fused.readers[0].codes_in_one_pass() != nullptr) return segments_of_gates<T>(fused.readers);
+    if (fused.readers[0].quantized_in_one_pass() != nullptr)
+      return segments_of_gates<T>(fused.readers);
     const auto* grad = fused.first.as<GeluGrad>();
     if (grad == nullptr) return kernel_of_tiles<GateSource<T>>(fused, tiles_of_gates<T>);
     const auto of_form = [&]<class Form>() -> Kernel {
@@ -233,8 +234,7 @@ Kernel prepare_tiles(const FusedFloat8& fused, const KernelTypes& types) {
 
 // The variant has refused all other ops and readers.
 Kernel prepare(const FusedFloat8& op, const KernelTypes& types, const Setup& setup) {
-  if (op.lone_maximum() == nullptr && makes_codes_of_tiles(op.first))
-    return prepare_tiles(op, types);
+  if (op.lone_maximum() == nullptr && quantizes_tiles(op.first)) return prepare_tiles(op, types);
   return prepare_one_of<RmsNorm, AddRmsNorm, RmsNormGrad, LayerNorm, AddLayerNorm, LayerNormGrad,
                         Swiglu, SwigluGrad, Gelu, GeluGrad, Rope, RopeConcat>(
       op.first, types, output_of(op, setup), setup);

@@ -9,7 +9,7 @@
 namespace tokamak {
 namespace {
 
-using CodeLayout = Quantize::Layout;
+using QuantizeLayout = Quantize::Layout;
 
 template <class T>
 FusedFloat8 with_maximum(T first, size_t outputs) {
@@ -28,7 +28,7 @@ FusedFloat8 maxima_of_gates(bool emits_y, std::vector<Float8Reader> readers) {
           .readers = std::move(readers)};
 }
 
-Float8Reader codes_of(int out, ScaleGrid grid, CodeLayout layout, DType format) {
+Float8Reader quantized_of(int out, ScaleGrid grid, QuantizeLayout layout, DType format) {
   return {.of = out,
           .op = Quantize{.format = format,
                          .grid = grid,
@@ -39,7 +39,8 @@ Float8Reader codes_of(int out, ScaleGrid grid, CodeLayout layout, DType format) 
 
 // Quantized values of rows of the last output of `first`, in its place or beside it.
 template <class T>
-FusedFloat8 with_codes(T first, size_t outputs, ScaleGrid grid, bool stores, bool power_of_two) {
+FusedFloat8 with_quantized(T first, size_t outputs, ScaleGrid grid, bool stores,
+                           bool power_of_two) {
   FusedFloat8 op{.first = any_op(std::move(first)), .stores = std::vector<bool>(outputs, true)};
   const int y = output_with_maximum(op.first);
   op.stores[y] = stores;
@@ -50,7 +51,7 @@ FusedFloat8 with_codes(T first, size_t outputs, ScaleGrid grid, bool stores, boo
   return op;
 }
 
-void add_codes_of_rows(CasesOf<FusedFloat8>& c) {
+void add_rows(CasesOf<FusedFloat8>& c) {
   const auto add = [&](const std::string& name, const auto& first, size_t outputs,
                        const Types& in) {
     // Among many rows one has a maximum whose power of two turns where values are rounded.
@@ -59,7 +60,7 @@ void add_codes_of_rows(CasesOf<FusedFloat8>& c) {
       for (const bool stores : {false, true}) {
         auto& made = c.good(
             fmt::format("{} with codes of {}{}", name, name_of(grid), stores ? " and values" : ""),
-            with_codes(first, outputs, grid, stores, stores && is_small), in);
+            with_quantized(first, outputs, grid, stores, stores && is_small), in);
         made.check_gradient = false;
         made.bound = 0.05;
       }
@@ -106,7 +107,7 @@ void add_delayed_case(CasesOf<FusedFloat8>& c, const std::string& name, const Fu
   }
 }
 
-void add_delayed_codes_of_rows(CasesOf<FusedFloat8>& c) {
+void add_delayed_rows(CasesOf<FusedFloat8>& c) {
   const auto add = [&](const std::string& name, const auto& first, size_t outputs,
                        const Types& in) {
     FusedFloat8 op{.first = any_op(first), .stores = std::vector<bool>(outputs, false)};
@@ -141,20 +142,21 @@ void add_delayed_tiles(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
   const std::string of = fmt::format(" of {} x {}", M, F);
   add_delayed_case(c, "a maximum" + of,
                    maxima_of_gates(true, {{.of = 0, .op = Amax{.is_gated = true}}}), in);
-  const auto codes = [](int out, CodeLayout layout, DType format, bool has_amax) {
+  const auto quantized = [](int out, QuantizeLayout layout, DType format, bool has_amax) {
     return Float8Reader{
         .of = out,
         .op =
             Quantize{.format = format, .layout = layout, .is_delayed = true, .has_amax = has_amax},
         .takes_maxima = true};
   };
-  add_delayed_case(c, "codes" + of,
-                   maxima_of_gates(true, {codes(0, CodeLayout::kBoth, DType::kE5M2, true),
-                                          codes(1, CodeLayout::kTransposed, DType::kE4M3, false)}),
-                   in);
+  add_delayed_case(
+      c, "codes" + of,
+      maxima_of_gates(true, {quantized(0, QuantizeLayout::kBoth, DType::kE5M2, true),
+                             quantized(1, QuantizeLayout::kTransposed, DType::kE4M3, false)}),
+      in);
   add_delayed_case(c, "codes with both maxima" + of,
-                   maxima_of_gates(true, {codes(0, CodeLayout::kRows, DType::kE4M3, true),
-                                          codes(1, CodeLayout::kBoth, DType::kE4M3, true)}),
+                   maxima_of_gates(true, {quantized(0, QuantizeLayout::kRows, DType::kE4M3, true),
+                                          quantized(1, QuantizeLayout::kBoth, DType::kE4M3, true)}),
                    in);
 }
 
@@ -168,12 +170,12 @@ void add_delayed_gelu(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
     add_delayed_case(c, "a maximum" + of, op, in);
     op.readers = {{.of = 0,
                    .op = Quantize{.format = DType::kE5M2,
-                                  .layout = CodeLayout::kBoth,
+                                  .layout = QuantizeLayout::kBoth,
                                   .is_delayed = true,
                                   .has_amax = true},
                    .takes_maxima = true},
                   {.of = 1,
-                   .op = Quantize{.layout = CodeLayout::kTransposed, .is_delayed = true},
+                   .op = Quantize{.layout = QuantizeLayout::kTransposed, .is_delayed = true},
                    .takes_maxima = true}};
     add_delayed_case(c, "codes" + of, op, in);
     op.stores[0] = true;
@@ -182,7 +184,8 @@ void add_delayed_gelu(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
 }
 
 void add_segments_of_tiles(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
-  const auto segments = [](int out, CodeLayout layout, DType format, bool power_of_two = false) {
+  const auto segments = [](int out, QuantizeLayout layout, DType format,
+                           bool power_of_two = false) {
     return Float8Reader{.of = out,
                         .op = Quantize{.format = format,
                                        .grid = ScaleGrid::kSegments,
@@ -196,17 +199,17 @@ void add_segments_of_tiles(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
     made.bound = 0.05;
   };
   add("codes of segments",
-      maxima_of_gates(true, {segments(0, CodeLayout::kRows, DType::kE4M3),
-                             segments(0, CodeLayout::kTransposed, DType::kE4M3),
-                             segments(1, CodeLayout::kTransposed, DType::kE4M3)}));
+      maxima_of_gates(true, {segments(0, QuantizeLayout::kRows, DType::kE4M3),
+                             segments(0, QuantizeLayout::kTransposed, DType::kE4M3),
+                             segments(1, QuantizeLayout::kTransposed, DType::kE4M3)}));
   add("codes of segments of rows",
-      maxima_of_gates(true, {segments(1, CodeLayout::kRows, DType::kE4M3),
-                             segments(0, CodeLayout::kRows, DType::kE5M2)}));
+      maxima_of_gates(true, {segments(1, QuantizeLayout::kRows, DType::kE4M3),
+                             segments(0, QuantizeLayout::kRows, DType::kE5M2)}));
   add("codes of segments of columns",
-      maxima_of_gates(false, {segments(0, CodeLayout::kTransposed, DType::kE5M2, M == 192)}));
+      maxima_of_gates(false, {segments(0, QuantizeLayout::kTransposed, DType::kE5M2, M == 192)}));
   add("codes both ways of segments",
-      maxima_of_gates(true, {segments(0, CodeLayout::kBoth, DType::kE4M3),
-                             segments(1, CodeLayout::kBoth, DType::kE4M3)}));
+      maxima_of_gates(true, {segments(0, QuantizeLayout::kBoth, DType::kE4M3),
+                             segments(1, QuantizeLayout::kBoth, DType::kE4M3)}));
 }
 
 void add_norms(CasesOf<FusedFloat8>& c) {
@@ -275,7 +278,7 @@ void add_tiles(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
                                                               {.of = 0, .op = columns},
                                                               {.of = 1, .op = Amax{}},
                                                               {.of = 1, .op = rows}}));
-  const auto codes = [&](const std::string& name, const FusedFloat8& op, const Types& more) {
+  const auto quantized = [&](const std::string& name, const FusedFloat8& op, const Types& more) {
     Types all = in;
     all.insert(all.end(), more.begin(), more.end());
     auto& made = c.good(name + of, op, all);
@@ -285,19 +288,22 @@ void add_tiles(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
     made.fill.resize(all.size(), {.scale = 0.3, .shift = 3.0});
     for (size_t i = 2; i < all.size(); ++i) made.float_stays.push_back(static_cast<int>(i));
   };
-  codes("codes",
-        maxima_of_gates(true,
-                        {codes_of(0, ScaleGrid::kTensor, CodeLayout::kBoth, DType::kE5M2),
-                         codes_of(1, ScaleGrid::kTensor, CodeLayout::kTransposed, DType::kE4M3)}),
-        {one, one});
-  codes("codes without y",
-        maxima_of_gates(false, {codes_of(0, ScaleGrid::kTensor, CodeLayout::kRows, DType::kE4M3)}),
-        {one});
-  codes(
+  quantized(
+      "codes",
+      maxima_of_gates(
+          true, {quantized_of(0, ScaleGrid::kTensor, QuantizeLayout::kBoth, DType::kE5M2),
+                 quantized_of(1, ScaleGrid::kTensor, QuantizeLayout::kTransposed, DType::kE4M3)}),
+      {one, one});
+  quantized("codes without y",
+            maxima_of_gates(
+                false, {quantized_of(0, ScaleGrid::kTensor, QuantizeLayout::kRows, DType::kE4M3)}),
+            {one});
+  quantized(
       "codes of rows and columns",
-      maxima_of_gates(true, {codes_of(0, ScaleGrid::kRows, CodeLayout::kRows, DType::kE4M3),
-                             codes_of(0, ScaleGrid::kRows, CodeLayout::kTransposed, DType::kE4M3),
-                             codes_of(1, ScaleGrid::kRows, CodeLayout::kTransposed, DType::kE4M3)}),
+      maxima_of_gates(
+          true, {quantized_of(0, ScaleGrid::kRows, QuantizeLayout::kRows, DType::kE4M3),
+                 quantized_of(0, ScaleGrid::kRows, QuantizeLayout::kTransposed, DType::kE4M3),
+                 quantized_of(1, ScaleGrid::kRows, QuantizeLayout::kTransposed, DType::kE4M3)}),
       {f32({M}), f32({2 * F}), f32({F})});
 }
 
@@ -311,8 +317,8 @@ OpCases cases_of<FusedFloat8>() {
   add_tiles(c, 37, 75);
   add_tiles(c, 192, 256);
   add_tiles(c, 150, 136);
-  add_codes_of_rows(c);
-  add_delayed_codes_of_rows(c);
+  add_rows(c);
+  add_delayed_rows(c);
   add_delayed_gelu(c, 37, 75);
   add_delayed_gelu(c, 192, 256);
   add_delayed_tiles(c, 37, 75);
@@ -323,7 +329,8 @@ OpCases cases_of<FusedFloat8>() {
   c.bad("a reader of no output", with_maximum(SwigluGrad{}, 2), {x, x, x});
   c.bad("stores more than there is", with_maximum(RmsNorm{}, 2), {x, f32({8})});
   c.bad("no maxima",
-        maxima_of_gates(false, {codes_of(0, ScaleGrid::kTensor, CodeLayout::kRows, DType::kE4M3)}),
+        maxima_of_gates(false,
+                        {quantized_of(0, ScaleGrid::kTensor, QuantizeLayout::kRows, DType::kE4M3)}),
         {});
   return c.cases;
 }

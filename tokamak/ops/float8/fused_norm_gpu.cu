@@ -11,9 +11,9 @@ namespace {
 template <class T>
 struct EncodeRows : NormEpilogue {
   T* y;
-  RowCodes codes;
+  QuantizedRows quantized;
 
-  EncodeRows(T* to, const RowCodes& c) : y(to), codes(c) {}
+  EncodeRows(T* to, const QuantizedRows& c) : y(to), quantized(c) {}
 
   template <int P, int K>
   struct Kept {
@@ -31,13 +31,13 @@ struct EncodeRows : NormEpilogue {
 
   template <int P>
   __device__ void end_row(const uint4 (&row)[P], int64_t n, int64_t N, int D, int group) const {
-    encode_held<E4M3, P, T>(row, n, N, 0, D, RowPlace(group), codes);
+    encode_held<E4M3, P, T>(row, n, N, 0, D, RowPlace(group), quantized);
   }
 
   template <int kMostThreads, class Columns>
   __device__ void end(const Columns& kept, int D, int group) const {
-    if (codes.columns != nullptr)
-      keep_columns<kMostThreads>(kept.columns, D, RowPlace(group), codes.columns);
+    if (quantized.columns != nullptr)
+      keep_columns<kMostThreads>(kept.columns, D, RowPlace(group), quantized.columns);
   }
 
   template <class Value>
@@ -47,16 +47,16 @@ struct EncodeRows : NormEpilogue {
       if (y != nullptr) y[n * D + d] = v;
       return v;
     };
-    encode_any<E4M3>(stored, n, N, D, codes);
+    encode_any<E4M3>(stored, n, N, D, quantized);
   }
 
-  void begin(int64_t D, cudaStream_t stream) const { clear_maxima(codes.columns, D, stream); }
+  void begin(int64_t D, cudaStream_t stream) const { clear_maxima(quantized.columns, D, stream); }
 
   bool is_packed(int64_t D) const { return gpu::is_packed<T>(D, y); }
 
-  bool can_hold(int64_t D, int group) const { return can_encode_held<T>(codes, D, group); }
+  bool can_hold(int64_t D, int group) const { return can_encode_held<T>(quantized, D, group); }
 
-  unsigned blocks_for(int64_t groups) const { return codes.blocks_for(groups); }
+  unsigned blocks_for(int64_t groups) const { return quantized.blocks_for(groups); }
 };
 
 // Takes the greatest magnitude of y, makes its quantized values under a delayed scale, or both;
@@ -65,11 +65,11 @@ template <class T>
 struct TakeMaximum : NormEpilogue {
   T* y;
   uint32_t* most;
-  DelayedCodes codes;
+  QuantizedUnderDelayed quantized;
   Delayed gate;
 
-  TakeMaximum(T* to, uint32_t* m, const DelayedCodes& c, const Delayed& g)
-      : y(to), most(m), codes(c), gate(g) {}
+  TakeMaximum(T* to, uint32_t* m, const QuantizedUnderDelayed& c, const Delayed& g)
+      : y(to), most(m), quantized(c), gate(g) {}
 
   template <int P, int K>
   struct Kept {
@@ -83,7 +83,7 @@ struct TakeMaximum : NormEpilogue {
   template <int P, int K>
   __device__ void put(Kept<P, K>& kept, int, int64_t at, const T (&v)[K], uint4&) const {
     if (y != nullptr) store<K>(y + at, v);
-    if (codes.codes != nullptr) codes.template store<E4M3>(at, v);
+    if (quantized.values != nullptr) quantized.template store<E4M3>(at, v);
     if (most != nullptr) kept.most = max(kept.most, magnitude_of(v));
   }
 
@@ -99,7 +99,7 @@ struct TakeMaximum : NormEpilogue {
     for (int d = static_cast<int>(threadIdx.x); d < D; d += kThreads) {
       const T v[1] = {value(d)};
       if (y != nullptr) y[at + d] = v[0];
-      if (codes.codes != nullptr) codes.template store<E4M3>(at + d, v);
+      if (quantized.values != nullptr) quantized.template store<E4M3>(at + d, v);
       if (most != nullptr) greatest = max(greatest, magnitude_of(to<float>(v[0])));
     }
     if (most != nullptr) block_max(greatest, most);
@@ -107,9 +107,9 @@ struct TakeMaximum : NormEpilogue {
 
   void begin(int64_t, cudaStream_t stream) const { clear_maxima(most, 1, stream); }
 
-  void end_empty(cudaStream_t stream) const { store_inverse_of_none<E4M3>(codes, stream); }
+  void end_empty(cudaStream_t stream) const { store_inverse_of_none<E4M3>(quantized, stream); }
 
-  bool is_packed(int64_t D) const { return gpu::is_packed<T>(D, y, codes.codes); }
+  bool is_packed(int64_t D) const { return gpu::is_packed<T>(D, y, quantized.values); }
 
   unsigned blocks_for(int64_t groups) const {
     const auto blocks = static_cast<unsigned>(groups);
@@ -124,7 +124,7 @@ struct MakeEncodeRows {
 
   template <class T>
   EncodeRows<T> operator()(const KernelArgs& args) const {
-    return {fused.stores ? args.out[y].as<T>() : nullptr, codes_of(args, fused)};
+    return {fused.stores ? args.out[y].as<T>() : nullptr, quantized_of(args, fused)};
   }
 };
 
@@ -135,15 +135,14 @@ struct MakeTakeMaximum {
   template <class T>
   TakeMaximum<T> operator()(const KernelArgs& args) const {
     return {fused.stores ? args.out[y].as<T>() : nullptr, maximum_of(args, fused.takes_maximum),
-            delayed_codes_of(args, fused), gate_of(args, fused)};
+            delayed_of(args, fused), gate_of(args, fused)};
   }
 };
 
 // Calls make(epilogue) with what makes the epilogue that `fused` asks for.
 template <class Make>
 Kernel with_epilogue(const FusedOutput& fused, size_t y, const Make& make) {
-  return fused.makes_codes_of_rows() ? make(MakeEncodeRows{fused, y})
-                                     : make(MakeTakeMaximum{fused, y});
+  return fused.quantizes_rows() ? make(MakeEncodeRows{fused, y}) : make(MakeTakeMaximum{fused, y});
 }
 
 }  // namespace

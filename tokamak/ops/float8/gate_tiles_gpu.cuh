@@ -25,8 +25,8 @@ struct TileMaxima {
 
 /// Quantized values of a matrix in one layout: under one scale, which may be a delayed one, or
 /// under one for each row, or column.
-struct CodesUnderScales {
-  uint8_t* codes = nullptr;
+struct QuantizedUnderScales {
+  uint8_t* values = nullptr;
   const float* amax = nullptr;
   float* inverse = nullptr;
   bool is_tensor = true;
@@ -47,7 +47,7 @@ struct CodesUnderScales {
 /// A matrix of values, of which quantized values lie as the values do and transposed; null
 /// quantized values are not made. `most` is where its greatest magnitude goes, if that is wanted.
 struct TileLayouts {
-  CodesUnderScales rows, transposed;
+  QuantizedUnderScales rows, transposed;
   uint32_t* most = nullptr;
 };
 
@@ -240,20 +240,20 @@ __device__ void make_tile_scales(const Source& source, const TileLayouts& d, con
   const int64_t F = source.columns();
   const int64_t row = min(first_row + i, source.rows() - 1);
   const int64_t column = min(first_column + i, F - 1);
-  if (d.rows.codes != nullptr) of_rows[0][i] = d.rows.scale_at<Format>(row);
-  if (y.rows.codes != nullptr) of_rows[1][i] = y.rows.scale_at<E4M3>(row);
-  if (d.transposed.codes != nullptr) {
+  if (d.rows.values != nullptr) of_rows[0][i] = d.rows.scale_at<Format>(row);
+  if (y.rows.values != nullptr) of_rows[1][i] = y.rows.scale_at<E4M3>(row);
+  if (d.transposed.values != nullptr) {
 #pragma unroll
     for (int p = 0; p < kLast; ++p)
       of_columns[p][i] = d.transposed.scale_at<Format>(p * F + column);
   }
-  if (y.transposed.codes != nullptr) of_columns[kLast][i] = y.transposed.scale_at<E4M3>(column);
+  if (y.transposed.values != nullptr) of_columns[kLast][i] = y.transposed.scale_at<E4M3>(column);
 }
 
 // Quantizes a tile of the gradients, and of y.
 template <bool kWhole, bool kHasAxes, class Format, class Source>
 __global__ void __launch_bounds__(kThreads, 3)
-    tile_codes(Source source, TileLayouts d, TileLayouts y) {
+    quantize_tile(Source source, TileLayouts d, TileLayouts y) {
   using T = typename Source::Element;
   constexpr int kParts = Source::kParts;
   constexpr int kLast = kParts - 1;
@@ -268,11 +268,11 @@ __global__ void __launch_bounds__(kThreads, 3)
   const int own_row = thread / kRowThreads;
   const int own_column = thread % kRowThreads * kEach;
   const typename Source::Own own = source.own(first_row + own_row, first_column + own_column);
-  const auto own_codes = [&](const CodesUnderScales& of, int64_t width) {
-    return own_rows(of.codes, M, F, first_row + own_row, first_column + own_column, width);
+  const auto own_quantized = [&](const QuantizedUnderScales& of, int64_t width) {
+    return own_rows(of.values, M, F, first_row + own_row, first_column + own_column, width);
   };
-  const OwnRows<uint8_t> d_codes = own_codes(d.rows, kLast * F);
-  const OwnRows<uint8_t> y_codes = own_codes(y.rows, F);
+  const OwnRows<uint8_t> d_quantized = own_quantized(d.rows, kLast * F);
+  const OwnRows<uint8_t> y_quantized = own_quantized(y.rows, F);
   const bool encodes_once = !kHasAxes && d.rows.amax == d.transposed.amax &&
                             d.rows.power_of_two == d.transposed.power_of_two;
   __shared__ float of_rows[2][kHasAxes ? kTile : 1];
@@ -303,14 +303,14 @@ __global__ void __launch_bounds__(kThreads, 3)
           return p == kLast ? encode_each<E4M3>(v[p], scale) : encode_each<Own>(v[p], scale);
         };
         uint2 made{};
-        if (of.rows.codes != nullptr) {
+        if (of.rows.values != nullptr) {
           const float scale = of_rows[p / kLast][kHasAxes ? r : 0];
-          OwnRows<uint8_t> into = p == kLast ? y_codes : d_codes;
+          OwnRows<uint8_t> into = p == kLast ? y_quantized : d_quantized;
           if (p != kLast) into.first += p * F;
           made = encode([&](int) { return scale; });
           store_row<kWhole>(into, below, made);
         }
-        if (of.transposed.codes == nullptr) continue;
+        if (of.transposed.values == nullptr) continue;
         if constexpr (kHasAxes) {
           float scales[kEach];
           load<kEach>(&of_columns[p][own_column], scales);
@@ -328,15 +328,15 @@ __global__ void __launch_bounds__(kThreads, 3)
     const int64_t r = first_row + thread;
     const int64_t c = first_column + thread;
     if (first_column == 0 && r < M) {
-      if (d.rows.codes != nullptr) d.rows.store_inverse<Format>(r);
-      if (y.rows.codes != nullptr) y.rows.store_inverse<E4M3>(r);
+      if (d.rows.values != nullptr) d.rows.store_inverse<Format>(r);
+      if (y.rows.values != nullptr) y.rows.store_inverse<E4M3>(r);
     }
     if (first_row == 0 && c < F) {
-      if (d.transposed.codes != nullptr) {
+      if (d.transposed.values != nullptr) {
 #pragma unroll
         for (int p = 0; p < kLast; ++p) d.transposed.store_inverse<Format>(p * F + c);
       }
-      if (y.transposed.codes != nullptr) y.transposed.store_inverse<E4M3>(c);
+      if (y.transposed.values != nullptr) y.transposed.store_inverse<E4M3>(c);
     }
   }
   if (y.most != nullptr) {
@@ -348,10 +348,10 @@ __global__ void __launch_bounds__(kThreads, 3)
   const int64_t M16 = (M + 15) / 16 * 16;
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
-    uint8_t* const codes = p == kLast ? y.transposed.codes : d.transposed.codes;
-    if (codes == nullptr) continue;
+    uint8_t* const quantized = p == kLast ? y.transposed.values : d.transposed.values;
+    if (quantized == nullptr) continue;
     store_transposed(words + p * kTileWords, first_row, first_column, M16, F,
-                     codes + (p == kLast ? 0 : p * F * M16));
+                     quantized + (p == kLast ? 0 : p * F * M16));
   }
 }
 
@@ -412,10 +412,10 @@ using TileEncoder = void (*)(Source, TileLayouts, TileLayouts);
 /// which may use the shared memory that it needs.
 template <class Format, class Source>
 TileEncoder<Source> tile_encoder_of(bool is_whole, bool has_axes) {
-  const auto kernel = is_whole   ? has_axes ? tile_codes<true, true, Format, Source>
-                                            : tile_codes<true, false, Format, Source>
-                        : has_axes ? tile_codes<false, true, Format, Source>
-                                 : tile_codes<false, false, Format, Source>;
+  const auto kernel = is_whole   ? has_axes ? quantize_tile<true, true, Format, Source>
+                                            : quantize_tile<true, false, Format, Source>
+                        : has_axes ? quantize_tile<false, true, Format, Source>
+                                 : quantize_tile<false, false, Format, Source>;
   TOK_CUDA(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
                                 cudaFuncAttributeMaxDynamicSharedMemorySize, kTileBytes<Source>));
   return kernel;

@@ -15,8 +15,8 @@ enum class ScaleGrid : uint8_t {
   kSegments,  ///< each 128 neighbours of a row have one: scales [ceil(K / 128), R]
   kBlocks,    ///< each 128 x 128 have one: scales [ceil(R / 128), ceil(K / 128) rounded up to a
               ///< multiple of 4]
-  kMx,        ///< each 32 neighbours of a row have one, E8M0 (core/mx.h), in tiles of 128 rows by 4
-              ///< scales: [ceil(R / 128), ceil(K / 128), 512]
+  kMx,  ///< each 32 neighbours of a row have one, E8M0 (ops/float8/mx.h), in tiles of 128 rows by 4
+        ///< scales: [ceil(R / 128), ceil(K / 128), 512]
 };
 
 /// The edge of a block and the length of a segment.

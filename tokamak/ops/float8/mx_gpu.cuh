@@ -1,8 +1,8 @@
-// Kernels that quantize under scales of 32 neighbours (core/mx.h).
+// Kernels that quantize under scales of 32 neighbours (ops/float8/mx.h).
 #pragma once
 
-#include "tokamak/core/mx.h"
 #include "tokamak/ops/float8/encode_gpu.cuh"
+#include "tokamak/ops/float8/mx.h"
 
 namespace tokamak::gpu {
 
@@ -21,7 +21,7 @@ struct MxScales {
 // Encodes as x lies: kMxLength / kEach threads hold a segment.
 template <bool kWhole, class Format, class T>
 __global__ void __launch_bounds__(kThreads)
-    encode_mx(Values<T> v, MxScales scales, uint8_t* codes) {
+    encode_mx(Values<T> v, MxScales scales, uint8_t* quantized) {
   constexpr int kSegmentThreads = kMxLength / kEach;
   const int thread = static_cast<int>(threadIdx.x);
   const auto tiles = static_cast<unsigned>((v.K + kTile - 1) / kTile);
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads)
   const int64_t column =
       static_cast<int64_t>(blockIdx.x % tiles) * kTile + thread % kRowThreads * kEach;
   const OwnRows<const T> own = own_rows(v, row, column);
-  const OwnRows<uint8_t> into = own_rows(codes, v.M, v.K, row, column, v.K);
+  const OwnRows<uint8_t> into = own_rows(quantized, v.M, v.K, row, column, v.K);
 #pragma unroll
   for (int round = 0; round < kRounds; round += kRoundsAtOnce) {
     T values[kRoundsAtOnce][kEach];
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads)
 // Encodes transposed: a thread holds 32 tokens of one column.
 template <class Format, class T>
 __global__ void __launch_bounds__(kThreads)
-    encode_mx_columns(Values<T> v, MxScales scales, uint8_t* codes) {
+    encode_mx_columns(Values<T> v, MxScales scales, uint8_t* quantized) {
   const auto parts = static_cast<unsigned>((v.K + kThreads - 1) / kThreads);
   const int64_t row = static_cast<int64_t>(blockIdx.x / parts) * kMxLength;
   const int64_t column = static_cast<int64_t>(blockIdx.x % parts) * kThreads + threadIdx.x;
@@ -77,15 +77,15 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kMxLength; i += 4)
     words[i / 16][i / 4 % 4] = encode_float8<Format>(at(i), at(i + 1), at(i + 2), at(i + 3));
-  auto* into = reinterpret_cast<uint32_t*>(codes + column * scales.columns + row);
+  auto* into = reinterpret_cast<uint32_t*>(quantized + column * scales.columns + row);
 #pragma unroll
   for (int i = 0; i < kMxLength / 16; ++i) store<4>(into + 4 * i, words[i]);
 }
 
 /// Makes quantized values and their scales, transposed or as x lies.
 template <class Format, class T>
-void launch_mx(const Values<T>& v, bool rounds_up, bool transposed, uint8_t* codes, uint8_t* bytes,
-               cudaStream_t stream) {
+void launch_mx(const Values<T>& v, bool rounds_up, bool transposed, uint8_t* quantized,
+               uint8_t* bytes, cudaStream_t stream) {
   const int64_t tokens = padded_tokens(v.M, ScaleGrid::kMx);
   const MxScales scales{.rounds_up = rounds_up,
                         .bytes = bytes,
@@ -98,15 +98,15 @@ void launch_mx(const Values<T>& v, bool rounds_up, bool transposed, uint8_t* cod
   if (transposed) {
     const auto blocks =
         static_cast<unsigned>(tokens / kMxLength * ((v.K + kThreads - 1) / kThreads));
-    encode_mx_columns<Format><<<blocks, kThreads, 0, stream>>>(v, scales, codes);
-  } else if (has_whole_rows(v.x, v.K) && detail::is_aligned(codes)) {
+    encode_mx_columns<Format><<<blocks, kThreads, 0, stream>>>(v, scales, quantized);
+  } else if (has_whole_rows(v.x, v.K) && detail::is_aligned(quantized)) {
     encode_mx<true, Format>
         <<<static_cast<unsigned>(tiles_of(v.M) * tiles_of(v.K)), kThreads, 0, stream>>>(v, scales,
-                                                                                        codes);
+                                                                                        quantized);
   } else {
     encode_mx<false, Format>
         <<<static_cast<unsigned>(tiles_of(v.M) * tiles_of(v.K)), kThreads, 0, stream>>>(v, scales,
-                                                                                        codes);
+                                                                                        quantized);
   }
   TOK_CUDA_LAUNCHED();
 }

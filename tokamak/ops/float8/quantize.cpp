@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "tokamak/core/float8.h"
+#include "tokamak/ops/float8/float8.h"
 
 namespace tokamak {
 namespace {
@@ -12,14 +12,14 @@ int64_t blocks_of(int64_t n) {
 }
 
 // Returns rows and columns of the quantized values of `x`, as it lies or transposed.
-Dims code_dims(const TensorType& x, ScaleGrid grid, bool transposed) {
+Dims quantized_dims(const TensorType& x, ScaleGrid grid, bool transposed) {
   const Dims dims{rows_of(x), x.dims.back()};
   return transposed ? Dims{dims[1], padded_tokens(dims[0], grid)} : dims;
 }
 
 TensorType scales_of(const TensorType& x, ScaleGrid grid, bool transposed) {
-  const Dims codes = code_dims(x, grid, transposed);
-  return {.dtype = scale_type(grid), .dims = scale_dims(grid, codes[0], codes[1])};
+  const Dims quantized = quantized_dims(x, grid, transposed);
+  return {.dtype = scale_type(grid), .dims = scale_dims(grid, quantized[0], quantized[1])};
 }
 
 void require_values(std::string_view op, const TensorType& x) {
@@ -147,7 +147,7 @@ Types Quantize::infer(std::span<const TensorType> in) const {
   Types out;
   if (layout != Layout::kTransposed) out.push_back({.dtype = format, .dims = in[0].dims});
   if (layout != Layout::kRows)
-    out.push_back({.dtype = format, .dims = code_dims(in[0], grid, true)});
+    out.push_back({.dtype = format, .dims = quantized_dims(in[0], grid, true)});
   out.push_back(scales);
   if (layout == Layout::kBoth && grid == ScaleGrid::kSegments)
     out.push_back(scales_of(in[0], grid, true));
@@ -156,7 +156,7 @@ Types Quantize::infer(std::span<const TensorType> in) const {
 }
 
 std::vector<Strategy> Quantize::place(std::span<const TensorType> in) const {
-  return {replicate(in.size(), num_codes_and_scales() + (has_amax ? 1 : 0))};
+  return {replicate(in.size(), num_quantized_and_scales() + (has_amax ? 1 : 0))};
 }
 
 Cost Quantize::cost(std::span<const TensorType> in, std::span<const TensorType> out) const {

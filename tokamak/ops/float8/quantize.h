@@ -41,15 +41,15 @@ struct Amax {
   static std::span<const Variant> variants() { return one_kernel(); }
 };
 
-/// quantized values = rne(clamp(x scale)), where scale = largest / amax (core/float8.h). The inputs
-/// are x and its maxima, which may be left out if takes_maxima(), and must be with kMx, whose
-/// scales are those of core/mx.h. The outputs are the quantized values as x lies, or transposed, or
-/// both (kTensor, or kSegments with its own maxima), and then the inverse scales, which have the
-/// dims of the maxima; those of both layouts of kSegments. With `is_delayed` (kTensor only) a third
-/// input is a row of a table of delayed scales (amax_history.h), whose scale is taken if it has
-/// one. With `has_amax` a last output holds the greatest magnitude of x or, of kRows as x lies with
-/// its own maxima, those of its columns, as the transposed quantized values want them. Source:
-/// torchao 0.17, float8/float8_training_tensor.py.
+/// quantized values = rne(clamp(x scale)), where scale = largest / amax (ops/float8/float8.h). The
+/// inputs are x and its maxima, which may be left out if takes_maxima(), and must be with kMx,
+/// whose scales are those of ops/float8/mx.h. The outputs are the quantized values as x lies, or
+/// transposed, or both (kTensor, or kSegments with its own maxima), and then the inverse scales,
+/// which have the dims of the maxima; those of both layouts of kSegments. With `is_delayed`
+/// (kTensor only) a third input is a row of a table of delayed scales (amax_history.h), whose scale
+/// is taken if it has one. With `has_amax` a last output holds the greatest magnitude of x or, of
+/// kRows as x lies with its own maxima, those of its columns, as the transposed quantized values
+/// want them. Source: torchao 0.17, float8/float8_training_tensor.py.
 struct Quantize {
   static constexpr std::string_view kName = "quantize";
 
@@ -71,7 +71,7 @@ struct Quantize {
   }
 
   /// The number of quantized values and inverse scales, the first outputs.
-  int num_codes_and_scales() const { return inverse_output(true) + 1; }
+  int num_quantized_and_scales() const { return inverse_output(true) + 1; }
 
   /// Whether quantized values that share a scale lie close enough together for one pass to take
   /// their maximum and then encode them.

@@ -1,8 +1,8 @@
 #include <bit>
 #include <vector>
 
-#include "tokamak/core/float8.h"
-#include "tokamak/core/mx.h"
+#include "tokamak/ops/float8/float8.h"
+#include "tokamak/ops/float8/mx.h"
 #include "tokamak/ops/float8/quantize.h"
 #include "tokamak/ops/float8/values_cpu.h"
 
@@ -35,7 +35,7 @@ struct Matrix {
 
 template <class Format>
 void encode(const Matrix& m, bool power_of_two, const auto& value, const float* amax,
-            float delayed_scale, Format* codes, float* inverse) {
+            float delayed_scale, Format* quantized, float* inverse) {
   const Dims scales = scale_dims(m.grid, m.rows(), m.columns());
   const auto scale_of = [&](float a) {
     return delayed_scale > 0.0F ? delayed_scale : float8_scale(a, Format::kLargest, power_of_two);
@@ -46,7 +46,7 @@ void encode(const Matrix& m, bool power_of_two, const auto& value, const float* 
     int64_t at = -1;
     float scale = 0.0F;
     for (int64_t column = 0; column < m.columns(); ++column) {
-      Format& code = codes[row * m.columns() + column];
+      Format& code = quantized[row * m.columns() + column];
       if (m.is_padding(column)) {
         code = Format();
         continue;
@@ -60,7 +60,8 @@ void encode(const Matrix& m, bool power_of_two, const auto& value, const float* 
 
 // Takes the maximum of each 32 neighbours and encodes them.
 template <class Format>
-void encode_mx(const Matrix& m, bool rounds_up, const auto& value, Format* codes, uint8_t* scales) {
+void encode_mx(const Matrix& m, bool rounds_up, const auto& value, Format* quantized,
+               uint8_t* scales) {
   const Dims dims = scale_dims(m.grid, m.rows(), m.columns());
   std::fill_n(scales, TensorType{.dims = dims}.numel(), uint8_t{0});
   parallel_rows(m.rows(), [&](int64_t row) {
@@ -74,7 +75,7 @@ void encode_mx(const Matrix& m, bool rounds_up, const auto& value, Format* codes
       const E8M0 scale = mx_scale<Format>(std::bit_cast<float>(most), rounds_up);
       scales[m.scale_at(row, first)] = scale.bits;
       for (int64_t column = first; column < end; ++column) {
-        codes[row * m.columns() + column] =
+        quantized[row * m.columns() + column] =
             m.is_padding(column) ? Format()
                                  : Format(value(m.value_at(row, column)) * mx_multiplier(scale));
       }
@@ -143,7 +144,7 @@ Kernel prepare(const Quantize& op, const KernelTypes& types, std::string_view) {
       for (const bool transposed : {false, true}) {
         if (op.layout == (transposed ? Layout::kRows : Layout::kTransposed)) continue;
         const Matrix m(type, op.grid, transposed);
-        const Tensor& codes = a.out[out++];
+        const Tensor& quantized = a.out[out++];
         const Tensor& inverse_scales = a.out[static_cast<size_t>(op.inverse_output(transposed))];
         auto* inverse = inverse_scales.as<float>();
         std::vector<float> own;
@@ -153,9 +154,9 @@ Kernel prepare(const Quantize& op, const KernelTypes& types, std::string_view) {
         }
         const float* amax = a.has(1) ? a.in[1].as<float>() : own.data();
         if (op.format == DType::kE4M3) {
-          encode(m, op.power_of_two, value, amax, delayed, codes.as<E4M3>(), inverse);
+          encode(m, op.power_of_two, value, amax, delayed, quantized.as<E4M3>(), inverse);
         } else {
-          encode(m, op.power_of_two, value, amax, delayed, codes.as<E5M2>(), inverse);
+          encode(m, op.power_of_two, value, amax, delayed, quantized.as<E5M2>(), inverse);
         }
       }
     };

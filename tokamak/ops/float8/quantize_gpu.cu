@@ -1,8 +1,8 @@
-#include "tokamak/gpu/float8.cuh"
 #include "tokamak/ops/float8/encode_gpu.cuh"
+#include "tokamak/ops/float8/float8_gpu.cuh"
 #include "tokamak/ops/float8/mx_gpu.cuh"
 #include "tokamak/ops/float8/quantize.h"
-#include "tokamak/ops/float8/row_codes_gpu.cuh"
+#include "tokamak/ops/float8/quantized_rows_gpu.cuh"
 #include "tokamak/ops/float8/tile_segments_gpu.cuh"
 
 namespace tokamak::gpu {
@@ -143,7 +143,7 @@ template <class Format, class T>
 struct EncodeFlat {
   static constexpr int kSize = 16;
   const T* x;
-  uint8_t* codes;
+  uint8_t* quantized;
   Invert<Format> scales;
   bool to_bf16;
 
@@ -159,14 +159,15 @@ struct EncodeFlat {
     load<K>(x + i, values);
     const float scale = scale_for(i);
     if constexpr (K == 1) {
-      codes[i] = static_cast<uint8_t>(encode_float8<Format>(value_of(values[0], to_bf16) * scale));
+      quantized[i] =
+          static_cast<uint8_t>(encode_float8<Format>(value_of(values[0], to_bf16) * scale));
     } else {
       const auto at = [&](int k) { return value_of(values[k], to_bf16) * scale; };
       uint32_t words[K / 4];
 #pragma unroll
       for (int k = 0; k < K; k += 4)
         words[k / 4] = encode_float8<Format>(at(k), at(k + 1), at(k + 2), at(k + 3));
-      store<K / 4>(reinterpret_cast<uint32_t*>(codes + i), words);
+      store<K / 4>(reinterpret_cast<uint32_t*>(quantized + i), words);
     }
     uint32_t most = 0;
 #pragma unroll
@@ -202,7 +203,8 @@ void launch_with_maximum(const F& f, int64_t n, DeviceStream stream) {
 
 template <class F>
 void launch_flat(const F& f, int64_t n, DeviceStream stream) {
-  const bool is_wide = n % F::kSize == 0 && detail::is_aligned(f.x) && detail::is_aligned(f.codes);
+  const bool is_wide =
+      n % F::kSize == 0 && detail::is_aligned(f.x) && detail::is_aligned(f.quantized);
   if (f.scales.delayed.most != nullptr) {
     is_wide ? launch_with_maximum<F::kSize>(f, n, stream) : launch_with_maximum<1>(f, n, stream);
     return;
@@ -231,15 +233,15 @@ struct PlainRows {
 
 // Quantized values of rows under their own maxima.
 template <class Format, class T>
-Kernel codes_of_rows(const Quantize& op, int64_t M, int64_t K, int most_blocks) {
+Kernel rows_quantized(const Quantize& op, int64_t M, int64_t K, int most_blocks) {
   return [=](const KernelArgs& args) {
-    const RowCodes to{.codes = args.out[0].as<uint8_t>(),
-                      .inverse = args.out[1].as<float>(),
-                      .columns = op.has_amax ? args.out[2].as<uint32_t>() : nullptr,
-                      .power_of_two = op.power_of_two,
-                      .most_blocks = most_blocks};
+    const QuantizedRows to{.values = args.out[0].as<uint8_t>(),
+                           .inverse = args.out[1].as<float>(),
+                           .columns = op.has_amax ? args.out[2].as<uint32_t>() : nullptr,
+                           .power_of_two = op.power_of_two,
+                           .most_blocks = most_blocks};
     const PlainRows<T> rows{args.in[0].as<T>(), op.rounds_to == DType::kBF16};
-    launch_codes_of_rows<Format>(rows, M, K, to, args.stream, rows.x);
+    launch_quantized_rows<Format>(rows, M, K, to, args.stream, rows.x);
   };
 }
 
@@ -250,13 +252,13 @@ Kernel segments_both_ways(const Quantize& op, int64_t M, int64_t K) {
   return [=](const KernelArgs& args) {
     if (M * K == 0) return;
     const Values<T> values{args.in[0].as<T>(), M, K, op.rounds_to == DType::kBF16};
-    const auto codes = [&](int out, bool transposed) {
-      return SegmentCodes{.codes = args.out[out].as<uint8_t>(),
-                          .inverse = args.out[op.inverse_output(transposed)].as<float>(),
-                          .power_of_two = op.power_of_two};
+    const auto quantized = [&](int out, bool transposed) {
+      return QuantizedSegments{.values = args.out[out].as<uint8_t>(),
+                               .inverse = args.out[op.inverse_output(transposed)].as<float>(),
+                               .power_of_two = op.power_of_two};
     };
     launch({values}, has_whole_rows(values.x, K), M, K,
-           {{{.of = {.rows = codes(0, false), .transposed = codes(1, true)}, .width = K}}},
+           {{{.of = {.rows = quantized(0, false), .transposed = quantized(1, true)}, .width = K}}},
            as_stream(args.stream));
   };
 }
@@ -265,7 +267,7 @@ template <class Format, class T>
 void quantize(const Quantize& op, int64_t M, int64_t K, const KernelArgs& args) {
   using Layout = Quantize::Layout;
   const bool to_bf16 = op.rounds_to == DType::kBF16;
-  const auto num_codes = static_cast<size_t>(op.inverse_output());
+  const auto num_quantized = static_cast<size_t>(op.inverse_output());
   const T* x = args.in[0].as<T>();
   if (op.grid == ScaleGrid::kMx) {
     return launch_mx<Format>(Values<T>{x, M, K, to_bf16}, op.rounds_up,
@@ -278,30 +280,31 @@ void quantize(const Quantize& op, int64_t M, int64_t K, const KernelArgs& args) 
   const cudaStream_t stream = as_stream(args.stream);
   if (op.has_amax) TOK_CUDA(cudaMemsetAsync(delayed.most, 0, sizeof(uint32_t), stream));
   const Invert<Format> inverse{takes_maxima ? nullptr : args.in[1].as<float>(),
-                               args.out[num_codes].as<float>(), op.power_of_two, delayed};
+                               args.out[num_quantized].as<float>(), op.power_of_two, delayed};
   const bool is_tensor = op.grid == ScaleGrid::kTensor;
   const bool is_empty = M * K == 0;
   // With kBlocks there is padding, whose scales belong to no values.
   const bool inverts_apart = op.grid == ScaleGrid::kBlocks || is_empty;
-  if (inverts_apart) launch_for(args.out[num_codes].numel(), args.stream, inverse);
+  if (inverts_apart) launch_for(args.out[num_quantized].numel(), args.stream, inverse);
   if (is_empty) return;
-  auto* codes = args.out[0].as<uint8_t>();
+  auto* quantized = args.out[0].as<uint8_t>();
   const Values<T> values{x, M, K, to_bf16};
   if (takes_maxima && op.grid != ScaleGrid::kBlocks) {
     const auto launch =
         op.layout == Layout::kRows ? launch_segments<Format, T> : launch_columns<Format, T>;
-    return launch(values, op.power_of_two, codes, inverse.inverse, stream);
+    return launch(values, op.power_of_two, quantized, inverse.inverse, stream);
   }
   if (is_tensor && op.layout == Layout::kRows)
-    return launch_flat(EncodeFlat<Format, T>{x, codes, inverse, to_bf16}, M * K, args.stream);
-  const TileCodes<T> tiles{
+    return launch_flat(EncodeFlat<Format, T>{x, quantized, inverse, to_bf16}, M * K, args.stream);
+  const QuantizedTile<T> tiles{
       .values = values,
       .scales = scales_of(op.grid, op.layout == Layout::kTransposed, M, K),
       .amax = inverse.amax,
       .inverse = inverts_apart && !takes_maxima ? nullptr : inverse.inverse,
       .power_of_two = op.power_of_two,
-      .rows = op.layout == Layout::kTransposed ? nullptr : codes,
-      .transposed = op.layout == Layout::kRows ? nullptr : args.out[num_codes - 1].as<uint8_t>(),
+      .rows = op.layout == Layout::kTransposed ? nullptr : quantized,
+      .transposed =
+          op.layout == Layout::kRows ? nullptr : args.out[num_quantized - 1].as<uint8_t>(),
       .delayed = delayed};
   takes_maxima ? launch_tiles<true, Format>(tiles, stream)
                : launch_tiles<false, Format>(tiles, stream);
@@ -341,7 +344,7 @@ Kernel prepare(const Quantize& op, const KernelTypes& types, const Setup& setup)
     }
     if (op.grid == ScaleGrid::kRows && types.in.size() == 1 && K > 0) {
       return by_float8(op.format, [&]<class Format>() -> Kernel {
-        return codes_of_rows<Format, T>(op, M, K, most_blocks_of_rows(setup));
+        return rows_quantized<Format, T>(op, M, K, most_blocks_of_rows(setup));
       });
     }
     return [=](const KernelArgs& args) {

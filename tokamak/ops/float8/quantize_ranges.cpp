@@ -5,12 +5,12 @@
 namespace tokamak {
 namespace {
 
-void require_ranges(std::string_view op, const TensorType& x, const std::vector<CodeRange>& ranges,
-                    int64_t num_sites) {
+void require_ranges(std::string_view op, const TensorType& x,
+                    const std::vector<QuantizedRange>& ranges, int64_t num_sites) {
   TOK_REQUIRE(x.dims.size() == 1 && is_float(x.dtype), "{}: wanted a flat slice of floats, got {}",
               op, to_string(x));
   int64_t last = 0;
-  for (const CodeRange& r : ranges) {
+  for (const QuantizedRange& r : ranges) {
     TOK_REQUIRE(last <= r.begin && r.begin <= r.end && r.end <= x.dims[0],
                 "{}: no elements {} to {} after {} in {}", op, r.begin, r.end, last, to_string(x));
     TOK_REQUIRE(0 <= r.site && r.site < num_sites, "{}: no site {} of {}", op, r.site, num_sites);
@@ -30,13 +30,13 @@ double bytes_of_rows(const TensorType& rows) {
   return static_cast<double>(rows.bytes() - rows.dims[0] * size_of(rows.dtype));
 }
 
-int64_t elements_of(const std::vector<CodeRange>& ranges) {
+int64_t elements_of(const std::vector<QuantizedRange>& ranges) {
   int64_t sum = 0;
-  for (const CodeRange& r : ranges) sum += r.end - r.begin;
+  for (const QuantizedRange& r : ranges) sum += r.end - r.begin;
   return sum;
 }
 
-std::string describe_ranges(const std::vector<CodeRange>& ranges, DType rounds_to) {
+std::string describe_ranges(const std::vector<QuantizedRange>& ranges, DType rounds_to) {
   return fmt::format("{} ranges{}", ranges.size(), rounds_to == DType::kBF16 ? " of bfloat16" : "");
 }
 

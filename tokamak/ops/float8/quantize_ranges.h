@@ -7,12 +7,12 @@
 namespace tokamak {
 
 /// Elements [begin, end) of a flat slice that are quantized under the scale of `site`.
-struct CodeRange {
+struct QuantizedRange {
   int64_t begin = 0;
   int64_t end = 0;
   int64_t site = 0;
 
-  bool operator==(const CodeRange&) const = default;
+  bool operator==(const QuantizedRange&) const = default;
 };
 
 /// x [n] -> f32 [num_sites]: the greatest magnitude of each site's ranges, and 0 where a site has
@@ -23,7 +23,7 @@ struct CodeRange {
 struct AmaxRanges {
   static constexpr std::string_view kName = "amax_ranges";
   static constexpr bool kIsKept = true;
-  std::vector<CodeRange> ranges;
+  std::vector<QuantizedRange> ranges;
   int64_t num_sites = 0;
   DType rounds_to = DType::kF32;  ///< x is rounded to it first, as a compute copy would be
   bool is_gated = false;
@@ -45,7 +45,7 @@ struct AmaxRanges {
 struct QuantizeRanges {
   static constexpr std::string_view kName = "quantize_ranges";
   static constexpr int64_t kStride = 4;  ///< cuBLASLt reads a scale at a multiple of 16 bytes
-  std::vector<CodeRange> ranges;
+  std::vector<QuantizedRange> ranges;
   DType format = DType::kE4M3;
   bool power_of_two = false;
   DType rounds_to = DType::kF32;  ///< see AmaxRanges::rounds_to

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <bit>
 
-#include "tokamak/core/float8.h"
+#include "tokamak/ops/float8/float8.h"
 #include "tokamak/ops/float8/quantize_ranges.h"
 #include "tokamak/ops/float8/values_cpu.h"
 
@@ -15,8 +15,9 @@ float delayed_scale(const Tensor& rows, int64_t site) {
 
 // Raises maxima[site] to what the site's ranges hold.
 template <class T>
-void take_maxima(const std::vector<CodeRange>& ranges, DType rounds_to, const T* x, float* maxima) {
-  for (const CodeRange& r : ranges) {
+void take_maxima(const std::vector<QuantizedRange>& ranges, DType rounds_to, const T* x,
+                 float* maxima) {
+  for (const QuantizedRange& r : ranges) {
     auto most = std::bit_cast<uint32_t>(maxima[r.site]);
     for (int64_t i = r.begin; i < r.end; ++i)
       most = std::max(most, magnitude_of(rounded(x[i], rounds_to == DType::kBF16)));
@@ -28,7 +29,7 @@ template <class Format, class T>
 void encode(const QuantizeRanges& op, const KernelArgs& a) {
   const T* x = a.in[0].as<T>();
   const float* maxima = a.in[1].as<float>();
-  auto* codes = a.out[0].as<Format>();
+  auto* quantized = a.out[0].as<Format>();
   auto* inverse = a.out[1].as<float>();
   const auto scale_of = [&](int64_t site) {
     const float delayed = op.is_delayed ? delayed_scale(a.in[2], site) : 0.0F;
@@ -39,17 +40,17 @@ void encode(const QuantizeRanges& op, const KernelArgs& a) {
   for (int64_t site = 0; site < a.in[1].numel(); ++site)
     inverse[QuantizeRanges::kStride * site] = 1.0F / scale_of(site);
   int64_t end = 0;
-  for (const CodeRange& r : op.ranges) {
-    std::fill(codes + end, codes + r.begin, Format());
+  for (const QuantizedRange& r : op.ranges) {
+    std::fill(quantized + end, quantized + r.begin, Format());
     const float scale = scale_of(r.site);
     const bool to_bf16 = op.rounds_to == DType::kBF16;
     parallel_ranges(r.end - r.begin, 8192, [&](int64_t first, int64_t last, int) {
       for (int64_t i = r.begin + first; i < r.begin + last; ++i)
-        codes[i] = Format(rounded(x[i], to_bf16) * scale);
+        quantized[i] = Format(rounded(x[i], to_bf16) * scale);
     });
     end = r.end;
   }
-  std::fill(codes + end, codes + a.out[0].numel(), Format());
+  std::fill(quantized + end, quantized + a.out[0].numel(), Format());
   if (!op.has_amax) return;
   std::fill_n(a.out[2].as<float>(), a.out[2].numel(), 0.0F);
   take_maxima(op.ranges, op.rounds_to, x, a.out[2].as<float>());
@@ -64,8 +65,8 @@ Kernel prepare(const AmaxRanges& op, const KernelTypes& types, std::string_view)
       float* maxima = a.out[0].as<float>();
       for (int64_t site = 0; site < op.num_sites; ++site)
         maxima[site] = has_so_far ? a.in[1].as<float>()[site] : 0.0F;
-      std::vector<CodeRange> read;
-      for (const CodeRange& r : op.ranges) {
+      std::vector<QuantizedRange> read;
+      for (const QuantizedRange& r : op.ranges) {
         if (!op.is_gated || !(delayed_scale(a.in.back(), r.site) > 0.0F)) read.push_back(r);
       }
       take_maxima(read, op.rounds_to, a.in[0].as<T>(), maxima);

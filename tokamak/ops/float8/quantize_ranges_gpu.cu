@@ -9,7 +9,7 @@ namespace {
 constexpr int64_t kBlock = 16384;
 
 // Quantized values that a thread stores at once.
-constexpr int kCodes = 16;
+constexpr int kQuantized = 16;
 
 // Maxima by site, and the rows of a table of delayed scales, if there is one.
 struct Sites {
@@ -58,7 +58,8 @@ __global__ void __launch_bounds__(kThreads)
 template <class Format, bool kHasAmax, int K, class T>
 __global__ void __launch_bounds__(kThreads)
     quantize_ranges(const __grid_constant__ BlockRanges ranges, int64_t first, const T* x,
-                    bool to_bf16, Sites sites, bool power_of_two, uint8_t* codes, uint32_t* most) {
+                    bool to_bf16, Sites sites, bool power_of_two, uint8_t* quantized,
+                    uint32_t* most) {
   const int64_t block = first + blockIdx.x;
   const BlockRange& range = ranges.all[ranges.range_of(block)];
   const auto site = static_cast<int64_t>(range.value);
@@ -80,13 +81,13 @@ __global__ void __launch_bounds__(kThreads)
       return value * scale;
     };
     if constexpr (K == 1) {
-      codes[i] = static_cast<uint8_t>(encode_float8<Format>(at(0)));
+      quantized[i] = static_cast<uint8_t>(encode_float8<Format>(at(0)));
     } else {
       uint32_t words[K / 4];
 #pragma unroll
       for (int k = 0; k < K; k += 4)
         words[k / 4] = encode_float8<Format>(at(k), at(k + 1), at(k + 2), at(k + 3));
-      store<K / 4>(reinterpret_cast<uint32_t*>(codes + i), words);
+      store<K / 4>(reinterpret_cast<uint32_t*>(quantized + i), words);
     }
   }
   if constexpr (kHasAmax) {
@@ -125,15 +126,15 @@ bool are_whole(const std::vector<BlockRange>& ranges, int64_t size) {
   return bits % size == 0;
 }
 
-std::vector<BlockRange> ranges_of(const std::vector<CodeRange>& ranges) {
+std::vector<BlockRange> ranges_of(const std::vector<QuantizedRange>& ranges) {
   std::vector<BlockRange> all;
-  for (const CodeRange& r : ranges)
+  for (const QuantizedRange& r : ranges)
     all.push_back({.begin = r.begin, .end = r.end, .value = static_cast<double>(r.site)});
   return all;
 }
 
 // Adds what lies between ranges, under site -1.
-std::vector<BlockRange> with_gaps(const std::vector<CodeRange>& ranges, int64_t n) {
+std::vector<BlockRange> with_gaps(const std::vector<QuantizedRange>& ranges, int64_t n) {
   std::vector<BlockRange> all;
   int64_t end = 0;
   const auto add_gap = [&](int64_t begin) {
@@ -151,12 +152,12 @@ std::vector<BlockRange> with_gaps(const std::vector<CodeRange>& ranges, int64_t 
 template <class Format, bool kHasAmax, class T>
 Kernel encoder(const QuantizeRanges& op, const KernelTypes& types) {
   const std::vector<BlockRange> ranges = with_gaps(op.ranges, types.in[0].numel());
-  const bool whole = are_whole(ranges, kCodes);
+  const bool whole = are_whole(ranges, kQuantized);
   return [=, to_bf16 = op.rounds_to == DType::kBF16, power_of_two = op.power_of_two,
           is_delayed = op.is_delayed, num_sites = types.in[1].numel()](const KernelArgs& args) {
     const T* x = args.in[0].as<T>();
     const Sites sites = sites_of(args, is_delayed);
-    auto* codes = args.out[0].as<uint8_t>();
+    auto* quantized = args.out[0].as<uint8_t>();
     launch_for(QuantizeRanges::kStride * num_sites, args.stream,
                InvertSites<Format>{sites, args.out[1].as<float>(), power_of_two});
     uint32_t* most = nullptr;
@@ -164,12 +165,12 @@ Kernel encoder(const QuantizeRanges& op, const KernelTypes& types) {
       most = args.out[2].as<uint32_t>();
       clear_maxima(most, num_sites, args.stream);
     }
-    const bool is_wide = whole && detail::is_aligned(x) && detail::is_aligned(codes);
-    const auto kernel = is_wide ? quantize_ranges<Format, kHasAmax, kCodes, T>
+    const bool is_wide = whole && detail::is_aligned(x) && detail::is_aligned(quantized);
+    const auto kernel = is_wide ? quantize_ranges<Format, kHasAmax, kQuantized, T>
                                 : quantize_ranges<Format, kHasAmax, 1, T>;
     for_range_groups(ranges, blocks_of, [&](const BlockRanges& group, int64_t first, int64_t n) {
       kernel<<<static_cast<unsigned>(n), kThreads, 0, as_stream(args.stream)>>>(
-          group, first, x, to_bf16, sites, power_of_two, codes, most);
+          group, first, x, to_bf16, sites, power_of_two, quantized, most);
       TOK_CUDA_LAUNCHED();
     });
   };

@@ -7,8 +7,8 @@
 namespace tokamak {
 namespace {
 
-const std::vector<CodeRange> kAligned{{0, 256, 1}, {256, 1280, 0}, {1408, 9728, 1}};
-const std::vector<CodeRange> kOdd{{3, 17, 0}, {17, 18, 2}, {40, 20001, 0}, {20500, 20500, 1}};
+const std::vector<QuantizedRange> kAligned{{0, 256, 1}, {256, 1280, 0}, {1408, 9728, 1}};
+const std::vector<QuantizedRange> kOdd{{3, 17, 0}, {17, 18, 2}, {40, 20001, 0}, {20500, 20500, 1}};
 
 }  // namespace
 
@@ -61,7 +61,7 @@ OpCases cases_of<QuantizeRanges>() {
   add("odd", {.ranges = kOdd}, 20503);
   add("without ranges", {}, 128);
   for (const float scale : {0.0F, 2.0F}) {
-    for (const std::vector<CodeRange>& ranges : {kAligned, kOdd}) {
+    for (const std::vector<QuantizedRange>& ranges : {kAligned, kOdd}) {
       auto& one = c.good(
           fmt::format("{} ranges under delayed scales near {}", ranges.size(), scale),
           {.ranges = ranges, .rounds_to = DType::kBF16, .is_delayed = true, .has_amax = true},

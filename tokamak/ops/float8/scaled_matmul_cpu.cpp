@@ -1,10 +1,10 @@
 #include <array>
 #include <vector>
 
-#include "tokamak/core/float8.h"
-#include "tokamak/core/mx.h"
 #include "tokamak/cpu/dispatch.h"
 #include "tokamak/cpu/gemm.h"
+#include "tokamak/ops/float8/float8.h"
+#include "tokamak/ops/float8/mx.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
 
 namespace tokamak::cpu {
@@ -20,35 +20,36 @@ struct Operand {
   int64_t columns() const { return type.dims.back(); }
 
   // Decodes all values, by rows.
-  void decode(const void* codes, const Tensor& inverse, float* values) const {
+  void decode(const void* quantized, const Tensor& inverse, float* values) const {
     if (type.dtype == DType::kE4M3) {
-      decode_as(static_cast<const E4M3*>(codes), inverse, values);
+      decode_as(static_cast<const E4M3*>(quantized), inverse, values);
     } else {
-      decode_as(static_cast<const E5M2*>(codes), inverse, values);
+      decode_as(static_cast<const E5M2*>(quantized), inverse, values);
     }
   }
 
  private:
   template <class Format>
-  void decode_as(const Format* codes, const Tensor& inverse, float* values) const {
+  void decode_as(const Format* quantized, const Tensor& inverse, float* values) const {
     if (grid == ScaleGrid::kMx) {
       const auto* scales = inverse.as<uint8_t>();
       decode_by(
-          codes, [=](int64_t i) { return static_cast<float>(E8M0{scales[i]}); }, values);
+          quantized, [=](int64_t i) { return static_cast<float>(E8M0{scales[i]}); }, values);
     } else {
       const auto* scales = inverse.as<float>();
       decode_by(
-          codes, [=](int64_t i) { return scales[i]; }, values);
+          quantized, [=](int64_t i) { return scales[i]; }, values);
     }
   }
 
   template <class Format>
-  void decode_by(const Format* codes, const auto& scale, float* values) const {
+  void decode_by(const Format* quantized, const auto& scale, float* values) const {
     const std::array<float, 256> table = float8_values<Format>();
     parallel_rows(rows(), [&](int64_t row) {
       for (int64_t column = 0; column < columns(); ++column) {
         const int64_t i = row * columns() + column;
-        values[i] = table[codes[i].bits] * scale(scale_index(grid, rows(), columns(), row, column));
+        values[i] =
+            table[quantized[i].bits] * scale(scale_index(grid, rows(), columns(), row, column));
       }
     });
   }

@@ -1,9 +1,9 @@
-#include "tokamak/core/mx.h"
 #include "tokamak/gpu/dispatch.cuh"
-#include "tokamak/gpu/float8.cuh"
 #include "tokamak/gpu/gemm/gemm.h"
-#include "tokamak/gpu/gemm/hopper_gemm.h"
 #include "tokamak/gpu/product_tile.cuh"
+#include "tokamak/ops/float8/float8_gpu.cuh"
+#include "tokamak/ops/float8/hopper_matmul_gpu.h"
+#include "tokamak/ops/float8/mx.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
 #include "tokamak/ops/matmul/linear.h"
 
@@ -15,7 +15,7 @@ static_assert(kScaleBlock % kProductDepth == 0 && kMxBlock % kProductDepth == 0)
 // Quantized values of R rows, and the place of the inverse scale of row r in part k / 128, or k /
 // 32 with kMx.
 struct Operand {
-  const uint8_t* codes;
+  const uint8_t* values;
   const float* inverse = nullptr;
   int64_t R;
   int64_t per_row = 0, per_block_row = 0, per_part = 0;
@@ -31,13 +31,13 @@ struct Operand {
   }
 };
 
-Operand operand_of(ScaleGrid grid, int64_t R, int64_t K, const Tensor& codes,
+Operand operand_of(ScaleGrid grid, int64_t R, int64_t K, const Tensor& quantized,
                    const Tensor& inverse) {
   if (grid == ScaleGrid::kMx) {
-    return {.codes = codes.as<uint8_t>(), .R = R, .exponents = inverse.as<uint8_t>(), .K = K};
+    return {.values = quantized.as<uint8_t>(), .R = R, .exponents = inverse.as<uint8_t>(), .K = K};
   }
   const int64_t per_row = scale_index(grid, R, K, 1, 0);
-  return {.codes = codes.as<uint8_t>(),
+  return {.values = quantized.as<uint8_t>(),
           .inverse = inverse.as<float>(),
           .R = R,
           .per_row = per_row,
@@ -64,7 +64,7 @@ __device__ void load_tile(ProductTile<float>& tile, const Operand& from, int64_t
     const int k = i % kProductDepth;
     const int r = i / kProductDepth;
     const bool is_inside = r0 + r < from.R && k0 + k < K;
-    tile[k][r] = is_inside ? decode_float8<Format>(from.codes[(r0 + r) * K + k0 + k]) : 0.0F;
+    tile[k][r] = is_inside ? decode_float8<Format>(from.values[(r0 + r) * K + k0 + k]) : 0.0F;
   }
 }
 
@@ -209,7 +209,7 @@ Kernel hopper_product(const ScaledMatmul& op, const KernelTypes& types, const Se
       .in = types.in[0].dtype,
       .out = op.out,
       .scaled = ScaledGemm{.in_b = types.in[2].dtype, .a_grid = op.a_grid, .b_grid = op.b_grid}};
-  return [gemm = HopperGemm(shape, *setup.device)](const KernelArgs& args) {
+  return [gemm = HopperMatmul(shape, *setup.device)](const KernelArgs& args) {
     gemm.run({.a = args.in[0].data,
               .b = args.in[2].data,
               .a_scales = args.in[1].as<float>(),

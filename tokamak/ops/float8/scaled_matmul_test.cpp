@@ -5,7 +5,7 @@
 namespace tokamak {
 namespace {
 
-TensorType codes(Dims dims, DType format = DType::kE4M3) {
+TensorType quantized(Dims dims, DType format = DType::kE4M3) {
   return {.dtype = format, .dims = std::move(dims)};
 }
 
@@ -24,7 +24,7 @@ OpCases cases_of<ScaledMatmul>() {
     const auto scales = [&](ScaleGrid grid, int64_t rows) {
       return TensorType{.dtype = scale_type(grid), .dims = scale_dims(grid, rows, k)};
     };
-    Types in{codes(std::move(a), format), scales(op.a_grid, m), codes({n, k}),
+    Types in{quantized(std::move(a), format), scales(op.a_grid, m), quantized({n, k}),
              scales(op.b_grid, n)};
     if (bias) in.push_back({.dtype = op.out, .dims = {n}});
     auto& one = c.good(name, op, in);
@@ -50,11 +50,14 @@ OpCases cases_of<ScaledMatmul>() {
   add("by 32", {.a_grid = kMx, .b_grid = kMx, .product = kInputGradient}, {130, 160}, 48);
   add("by 32 of E5M2, odd", {.a_grid = kMx, .b_grid = kMx}, {7, 50}, 20, DType::kE5M2, true);
   c.bad("by 32 and by tensor", {.a_grid = kMx},
-        {codes({4, 32}), {.dtype = DType::kU8, .dims = {1, 1, 512}}, codes({4, 32}), f32({1})});
-  c.bad("inner dims differ", {}, {codes({4, 16}), f32({1}), codes({4, 32}), f32({1})});
-  c.bad("values", {}, {f32({4, 16}), f32({1}), codes({4, 16}), f32({1})});
+        {quantized({4, 32}),
+         {.dtype = DType::kU8, .dims = {1, 1, 512}},
+         quantized({4, 32}),
+         f32({1})});
+  c.bad("inner dims differ", {}, {quantized({4, 16}), f32({1}), quantized({4, 32}), f32({1})});
+  c.bad("values", {}, {f32({4, 16}), f32({1}), quantized({4, 16}), f32({1})});
   c.bad("scales of another grid", {.a_grid = kRows},
-        {codes({4, 16}), f32({1}), codes({4, 16}), f32({1})});
+        {quantized({4, 16}), f32({1}), quantized({4, 16}), f32({1})});
   return c.cases;
 }
 

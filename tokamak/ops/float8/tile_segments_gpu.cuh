@@ -6,15 +6,15 @@
 namespace tokamak::gpu {
 
 /// Quantized values of a matrix in one layout, under a scale for each 128 neighbours.
-struct SegmentCodes {
-  uint8_t* codes = nullptr;
+struct QuantizedSegments {
+  uint8_t* values = nullptr;
   float* inverse = nullptr;
   bool power_of_two = false;
 };
 
 /// Quantized values as values lie, and transposed; a null pointer asks for none.
 struct SegmentLayouts {
-  SegmentCodes rows, transposed;
+  QuantizedSegments rows, transposed;
 };
 
 /// One of the matrices that a kernel encodes: F columns from `begin` on of one that is `width`
@@ -130,12 +130,12 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
   static_assert(kTogether * kParts <= 4 && kRowThreads == 16);
   const int divided = thread % kRowThreads / 4;
   const int divided_part = divided % kParts;
-  OwnRows<uint8_t> row_codes[kParts];
+  OwnRows<uint8_t> quantized_rows[kParts];
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
     const SegmentPart& part = to.parts[p];
-    row_codes[p] =
-        own_rows(part.of.rows.codes + part.begin, M, F, first_row + own_row, column, part.width);
+    quantized_rows[p] =
+        own_rows(part.of.rows.values + part.begin, M, F, first_row + own_row, column, part.width);
   }
   ColumnMaxima<kEach, T> columns[kParts];
 #pragma unroll 1
@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
     }
     const uint32_t greatest = greatest_of_four(most);
     float scale = 0.0F;
-    if (divided < kTogether * kParts && to.parts[divided_part].of.rows.codes != nullptr) {
+    if (divided < kTogether * kParts && to.parts[divided_part].of.rows.values != nullptr) {
       const SegmentPart& part = to.parts[divided_part];
       scale = scale_in(part.of.rows.power_of_two, divided_part, greatest);
       const int below = (round + divided / kParts) * kSegmentRowsAtOnce;
@@ -172,10 +172,10 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
     for (int i = 0; i < kTogether; ++i) {
 #pragma unroll
       for (int p = 0; p < kParts; ++p) {
-        if (to.parts[p].of.rows.codes == nullptr) continue;
+        if (to.parts[p].of.rows.values == nullptr) continue;
         const float own_scale = of_word(scale, i * kParts + p);
         if constexpr (kTogether > 1) load<kEach>(kept(round + i, p), v[p]);
-        store_row<kWhole>(row_codes[p], (round + i) * kSegmentRowsAtOnce,
+        store_row<kWhole>(quantized_rows[p], (round + i) * kSegmentRowsAtOnce,
                           encode(v[p], p, [&](int) { return own_scale; }));
       }
     }
@@ -185,8 +185,8 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
     const SegmentPart& part = to.parts[p];
-    const SegmentCodes& of = part.of.transposed;
-    if (of.codes == nullptr || thread >= kTile) continue;
+    const QuantizedSegments& of = part.of.transposed;
+    if (of.values == nullptr || thread >= kTile) continue;
     const float scale = scale_in(of.power_of_two, p, maxima.of(p, thread));
     scales[p][thread] = scale;
     if (first_column + thread < F)
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
   uint2 made[kParts][kSegmentRounds];
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
-    if (to.parts[p].of.transposed.codes == nullptr) continue;
+    if (to.parts[p].of.transposed.values == nullptr) continue;
     float scale[kEach];
     load<kEach>(&scales[p][own_column], scale);
 #pragma unroll
@@ -217,7 +217,7 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
   __syncthreads();
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
-    if (to.parts[p].of.transposed.codes == nullptr) continue;
+    if (to.parts[p].of.transposed.values == nullptr) continue;
     uint32_t* const into = &words[p * kTileWords + word_at(own_row, own_column / 4)];
 #pragma unroll
     for (int round = 0; round < kSegmentRounds; ++round)
@@ -228,11 +228,11 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
     const SegmentPart& part = to.parts[p];
-    uint8_t* const codes = part.of.transposed.codes;
+    uint8_t* const quantized = part.of.transposed.values;
     // Each half of the block stores every second part.
-    if (codes == nullptr || thread / kThreads != p % 2) continue;
+    if (quantized == nullptr || thread / kThreads != p % 2) continue;
     store_transposed(words + p * kTileWords, first_row, first_column, M16, F,
-                     codes + part.begin * M16, thread % kThreads);
+                     quantized + part.begin * M16, thread % kThreads);
   }
 }
 
@@ -252,7 +252,7 @@ auto prepare_segments_of_tiles() {
     const auto blocks = static_cast<unsigned>(tiles_of(M) * tiles_of(F));
     const bool is_whole = is_packed && std::all_of(std::begin(to.parts), std::end(to.parts),
                                                    [](const SegmentPart& part) {
-                                                     return detail::is_aligned(part.of.rows.codes);
+                                                     return detail::is_aligned(part.of.rows.values);
                                                    });
     if (is_whole) {
       whole<<<blocks, kSegmentBlock, kSegmentBytes<true, Source>, stream>>>(source, to);

@@ -99,9 +99,9 @@ class GradientCutter {
         node.out.size() != 1 || read_.contains(i))
       return false;
     if (const auto* plain = node.as<LinearGradWeight>()) return plain->rows == 0;
-    const auto* codes = node.as<ScaledMatmul>();
-    return codes != nullptr && codes->product == Cost::Product::kWeightGradient &&
-           codes->a_grid == ScaleGrid::kTensor;
+    const auto* quantized = node.as<ScaledMatmul>();
+    return quantized != nullptr && quantized->product == Cost::Product::kWeightGradient &&
+           quantized->a_grid == ScaleGrid::kTensor;
   }
 
   // Cuts the largest gradients until there is a piece for each collective.

@@ -1,5 +1,5 @@
-#include "tokamak/core/float8.h"
 #include "tokamak/cpu/dispatch.h"
+#include "tokamak/ops/float8/float8.h"
 #include "tokamak/ops/optimizer/accumulate.h"
 
 namespace tokamak::cpu {

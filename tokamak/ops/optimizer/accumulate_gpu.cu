@@ -1,5 +1,5 @@
 #include "tokamak/gpu/dispatch.cuh"
-#include "tokamak/gpu/float8.cuh"
+#include "tokamak/ops/float8/float8_gpu.cuh"
 #include "tokamak/ops/optimizer/accumulate.h"
 
 namespace tokamak::gpu {

@@ -8,7 +8,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/parallel/distribute.h"
-#include "tokamak/parallel/matmuls/mark_float8.h"
+#include "tokamak/parallel/float8/mark_float8.h"
 
 namespace tokamak {
 namespace {
@@ -88,7 +88,7 @@ class LayoutMaker {
         } else {
           const int stage = context_.stage_of(n.label.module);
           uses[state].insert(stage);
-          if (!multiplies_codes(n, k)) reads_values_.insert({state, context_.pp_of(stage)});
+          if (!multiplies_quantized(n, k)) reads_values_.insert({state, context_.pp_of(stage)});
           if (copy_of.empty()) out_.compute = from.out[0].dtype;
         }
       }
@@ -96,7 +96,7 @@ class LayoutMaker {
 
     // Stage, module, tied state, whether quantized tensors lie here, apart from others.
     using Key = std::tuple<int, int32_t, int32_t, bool>;
-    const bool splits = context_.options->gathers_codes && context_.degree(kShardAxes) > 1;
+    const bool splits = context_.options->gathers_quantized && context_.degree(kShardAxes) > 1;
     std::map<Key, Bucket> made;
     for (const auto& [state, stages] : uses) {
       const StateDecl& decl = global_.states()[{state}];
@@ -109,7 +109,7 @@ class LayoutMaker {
         const int32_t module = std::min(decl.module, last_module - 1);
         const bool is_quantized = !reads_values_.contains({state, pp});
         Bucket& bucket = made[{stage, module, is_tied ? state : -1, splits && is_quantized}];
-        bucket.has_codes = bucket.has_codes || is_quantized;
+        bucket.has_quantized = bucket.has_quantized || is_quantized;
         if (bucket.tensors.empty()) {
           bucket.first_state = state;
           bucket.moment_dtype = moment_dtype(decl);

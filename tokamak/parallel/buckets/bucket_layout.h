@@ -57,11 +57,11 @@ struct Bucket {
   StateId master;
   DType moment_dtype = DType::kF32;
   std::vector<StateId> moments;  ///< in the order of kMomentNames
-  StateId full_copy;       ///< numel: the compute copy kept from step to step; invalid if none is
-  StateId copy;            ///< this rank's slice of it, which the update writes
-  StateId full_gradient;   ///< numel; a window of a ring where gradients are stored in slices
-  StateId gradient;        ///< slice
-  bool has_codes = false;  ///< a tensor of it is quantized
+  StateId full_copy;      ///< numel: the compute copy kept from step to step; invalid if none is
+  StateId copy;           ///< this rank's slice of it, which the update writes
+  StateId full_gradient;  ///< numel; a window of a ring where gradients are stored in slices
+  StateId gradient;       ///< slice
+  bool has_quantized = false;  ///< a tensor of it is quantized
   int contributions_left = 0;
   int32_t first_contribution = 0;  ///< nodes of the global graph
   int32_t last_contribution = 0;   ///< to any bucket of the module
@@ -86,8 +86,8 @@ struct BucketLayout {
 
 /// Makes from the placed training graph a bucket for each (stage, module), with norm and head of
 /// one stage together, and one for each weight that stages share, on each of their ranks. With
-/// DistributeOptions::gathers_codes the quantized tensors of a module have a bucket of their own,
-/// after that of the others.
+/// DistributeOptions::gathers_quantized the quantized tensors of a module have a bucket of their
+/// own, after that of the others.
 BucketLayout lay_out_buckets(const Graph& global, const std::vector<NodePlacement>& placements,
                              const RankContext& context);
 

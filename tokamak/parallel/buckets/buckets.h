@@ -26,7 +26,7 @@ class Buckets {
 
   /// Returns the same, or the cast of the master where this rank has all of both: what
   /// quantize_matmuls() may then quantize in its place.
-  Value weight_for_codes(Graph& g, StateId global, int stage);
+  Value weight_to_quantize(Graph& g, StateId global, int stage);
 
   /// Where and how a gradient leaf of the global graph accumulates in `stage`.
   struct Destination {

@@ -83,7 +83,7 @@ struct Device {
   double gemm_parts_share = 1.0;
   /// The power that quantized matmuls draw at their rate, over the limit: then their rate does not
   /// go with the clocks. 0: they are like other matmuls.
-  double gemm_codes_power = 0.0;
+  double gemm_quantized_power = 0.0;
   /// Rates of kernels that quantize under such scales, over those of other kernels bound by
   /// memory.
   double encode_tensor_share = 1.0;
@@ -156,9 +156,10 @@ struct Software {
   int own_casts = 0;
   /// How its own casts and quantized matmuls differ from Transformer Engine's with scales of
   /// tensors:
-  double codes_share = 1.0;  ///< rate of such matmuls over the device's
-  double cast_reads = 1.0;   ///< times that a cast reads an element
-  int gathers_codes = 1;  ///< 1 = tp gathers quantized values; 0 = values, which every rank casts
+  double quantized_share = 1.0;  ///< rate of such matmuls over the device's
+  double cast_reads = 1.0;       ///< times that a cast reads an element
+  int gathers_quantized =
+      1;  ///< 1 = tp gathers quantized values; 0 = values, which every rank casts
   double attention_share = 1.0;  ///< rate of attention over the device's
   /// Bytes that the forward of an unfused attention moves per query, key and head; the backward
   /// moves twice that. 0 = it is fused. Unfused attention computes all pairs, causal or not.
@@ -172,7 +173,7 @@ struct Software {
   /// 1 = plans cover tensor-parallel collectives of the backward with weight gradients, and gather
   /// by copy engines where a group is of one host; 0 = plans of published runs do not.
   int covers_collectives = 1;
-  int merges_products = 1;  ///< 1 = q, k and v are one matmul, and so are gate and up
+  int merges_matmuls = 1;   ///< 1 = q, k and v are one matmul, and so are gate and up
   int keeps_copies = 1;     ///< 1 = updates write compute copies of weights; 0 = a pass casts them
   int device_graphs = 1;    ///< 1 = the plan may replay device graphs
   int whole_sequences = 0;  ///< 1 = each tensor-parallel rank holds whole sequences between blocks

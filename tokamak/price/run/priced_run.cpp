@@ -19,20 +19,20 @@ constexpr const char* kMx = "quantize.linear.mx";
 
 }  // namespace
 
-bool plans_codes(price::Precision linear, const price::Machine& machine) {
+bool plans_quantized(price::Precision linear, const price::Machine& machine) {
   return price::is_low(linear) && machine.software.own_casts == 0;
 }
 
 void require_planned(price::Precision linear, const price::Machine& machine) {
   TOK_REQUIRE(
-      linear != price::Precision::kFp4 || !plans_codes(linear, machine),
+      linear != price::Precision::kFp4 || !plans_quantized(linear, machine),
       "precision fp4: this program has no matmuls in 4 bits; --cluster NAME+nemo prices one "
       "that has");
 }
 
 void apply_software(const price::Software& software, RunShape& shape) {
   DistributeOptions& d = shape.distribute;
-  if (software.merges_products == 0) d.merge_products = false;
+  if (software.merges_matmuls == 0) d.merge_matmuls = false;
   if (software.keeps_copies == 0) d.keep_copies = false;
   if (software.whole_sequences == 1) d.sequence_parallel = false;
   if (software.device_graphs == 0) shape.device_graphs = DeviceGraphs::kNever;
@@ -46,7 +46,7 @@ RunShape priced_shape(const Config& config, price::Precision linear, const price
                       const ModelSpec& model, const MeshPlace& place) {
   Config planned = config;
   planned.model.converters.clear();
-  if (plans_codes(linear, machine))
+  if (plans_quantized(linear, machine))
     planned.model.converters.emplace_back(has_mx(config) ? kMx : kFloat8);
   RunShape shape = shape_of(planned, model, place);
   apply_software(machine.software, shape);
@@ -55,7 +55,7 @@ RunShape priced_shape(const Config& config, price::Precision linear, const price
 
 price::PriceOptions price_options(price::Precision linear, const price::Machine& machine) {
   price::PriceOptions options{.splits_messages = machine.software.whole_sequences == 1};
-  if (price::is_low(linear) && !plans_codes(linear, machine)) options.linear = linear;
+  if (price::is_low(linear) && !plans_quantized(linear, machine)) options.linear = linear;
   return options;
 }
 

@@ -41,7 +41,7 @@ struct PricedRun {
 
 /// Whether matmuls of `linear` are planned as quantized matmuls. Otherwise the plan is in
 /// the compute dtype, and price_options() adds the casts of the machine's software.
-bool plans_codes(price::Precision linear, const price::Machine& machine);
+bool plans_quantized(price::Precision linear, const price::Machine& machine);
 
 /// Throws Error where the plan would have matmuls in a precision that this program has none of.
 void require_planned(price::Precision linear, const price::Machine& machine);

@@ -299,7 +299,7 @@ TEST(PricedRun, FewerBitsAreFaster) {
 }
 
 // With the software's own casts the plan is that of bf16.
-TEST(PricedRun, PlansCodes) {
+TEST(PricedRun, PlansQuantized) {
   PriceRequest request = request_of(
       {"--model.flavor=1B", "--training.seq_len=8192", "--activation_checkpoint.mode=none"}, 1,
       "h200");

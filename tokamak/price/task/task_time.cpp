@@ -115,7 +115,7 @@ double memory_share(const Cost& cost, const Device& d) {
 
 // Whether a matmul's rate and power do not go with the clocks.
 bool is_of_fixed_power(const Cost& cost, const Device& d) {
-  return cost.scales && d.gemm_codes_power > 0.0;
+  return cost.scales && d.gemm_quantized_power > 0.0;
 }
 
 double operand_bytes(const Operand& o) {
@@ -300,7 +300,7 @@ double TaskTimes::product_seconds(const Task& task, const Cost& cost, double byt
   // In few bits both operands are read along the dim that is summed; for weight gradients these
   // rows are tokens.
   how.row_widths |= cost.k;
-  how.rate *= machine_.software.codes_share;
+  how.rate *= machine_.software.quantized_share;
   const double width = element_bytes(options_.linear);
   bytes -= (1.0 - width / kPlannedBytes) * (operand_bytes(task.in[0]) + operand_bytes(task.in[1]));
   return gemm_seconds(cost.m, cost.n, cost.k, bytes, options_.linear, machine_, how) +
@@ -377,7 +377,7 @@ void TaskTimes::add_power(const Task& task, const Cost& cost, const TaskRun& run
     return;
   }
   if (cost.kind == Cost::Kind::kGemm && is_of_fixed_power(cost, d)) {
-    use.codes_s += runs * seconds;
+    use.quantized_s += runs * seconds;
   } else if (cost.kind == Cost::Kind::kGemm) {
     const Precision precision = computes_in(task, cost);
     const double peak = d.peak_flops[precision];

@@ -13,7 +13,7 @@
 #include "tokamak/ops/elementwise/swiglu.h"
 #include "tokamak/ops/float8/quantize.h"
 #include "tokamak/ops/float8/scaled_matmul.h"
-#include "tokamak/ops/float8/transpose_codes.h"
+#include "tokamak/ops/float8/transpose_quantized.h"
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/norm/norm.h"
 #include "tokamak/ops/optimizer/accumulate.h"
@@ -21,7 +21,7 @@
 #include "tokamak/ops/optimizer/grad_norm.h"
 #include "tokamak/ops/vocab/cross_entropy.h"
 #include "tokamak/ops/vocab/embedding.h"
-#include "tokamak/parallel/matmuls/float8_recipe.h"
+#include "tokamak/parallel/float8/float8_recipe.h"
 #include "tokamak/train/bench/op_benchmark.h"
 
 namespace tokamak {
@@ -167,10 +167,10 @@ class Float8Scene {
     const Value w = b_.normal({d_[1], d_[2]});
     const Value g = b_.normal({d_[0], d_[1]});
     keeps_columns_ = recipe.of_dw == ScaleGrid::kRows ? std::set<Value>{x, g} : std::set<Value>{};
-    const Codes codes_of_x = codes(x, recipe.x_of_y, DType::kE4M3, Layout::kRows);
-    const Codes codes_of_w = codes(w, recipe.w_of_y, DType::kE4M3, Layout::kRows);
-    multiply({.out = b_.dtype(), .fast_accumulation = recipe.fast_y}, recipe.x_of_y, codes_of_x,
-             recipe.w_of_y, codes_of_w);
+    const QuantizedValues x_quantized = quantized(x, recipe.x_of_y, DType::kE4M3, Layout::kRows);
+    const QuantizedValues w_quantized = quantized(w, recipe.w_of_y, DType::kE4M3, Layout::kRows);
+    multiply({.out = b_.dtype(), .fast_accumulation = recipe.fast_y}, recipe.x_of_y, x_quantized,
+             recipe.w_of_y, w_quantized);
     const bool both =  // in one pass
         recipe.of_dw == ScaleGrid::kTensor || recipe.of_dw == ScaleGrid::kSegments;
     const std::vector<Value> g_both =
@@ -178,19 +178,20 @@ class Float8Scene {
     const size_t inverse = both ? 2 : 1;
     multiply({.out = b_.dtype(), .product = Cost::Product::kInputGradient}, recipe.g_of_dx,
              {g_both[0], g_both[inverse]}, recipe.w_of_dx,
-             transpose(w, codes_of_w, recipe.w_of_dx));
-    const Codes g_transposed = both ? Codes{g_both[1], g_both.back()}
-                                    : codes(g, recipe.of_dw, recipe.gradient, Layout::kTransposed);
+             transpose(w, w_quantized, recipe.w_of_dx));
+    const QuantizedValues g_transposed =
+        both ? QuantizedValues{g_both[1], g_both.back()}
+             : quantized(g, recipe.of_dw, recipe.gradient, Layout::kTransposed);
     b_.accumulate(multiply({.product = Cost::Product::kWeightGradient}, recipe.of_dw, g_transposed,
                            recipe.of_dw,
-                           codes(x, recipe.of_dw, DType::kE4M3, Layout::kTransposed)));
+                           quantized(x, recipe.of_dw, DType::kE4M3, Layout::kTransposed)));
   }
 
  private:
   using Layout = Quantize::Layout;
 
-  struct Codes {
-    Value codes, inverse;
+  struct QuantizedValues {
+    Value values, inverse;
   };
 
   std::vector<Value> quantize(Value v, ScaleGrid grid, DType format, Layout layout) {
@@ -209,24 +210,24 @@ class Float8Scene {
     return out;
   }
 
-  Codes codes(Value v, ScaleGrid grid, DType format, Layout layout) {
+  QuantizedValues quantized(Value v, ScaleGrid grid, DType format, Layout layout) {
     const std::vector<Value> out = quantize(v, grid, format, layout);
     return {out[0], out[1]};
   }
 
-  Codes transpose(Value w, const Codes& rows, ScaleGrid grid) {
-    if (grid == ScaleGrid::kRows) return codes(w, grid, DType::kE4M3, Layout::kTransposed);
-    std::vector<Value> in{rows.codes};
+  QuantizedValues transpose(Value w, const QuantizedValues& rows, ScaleGrid grid) {
+    if (grid == ScaleGrid::kRows) return quantized(w, grid, DType::kE4M3, Layout::kTransposed);
+    std::vector<Value> in{rows.values};
     if (grid == ScaleGrid::kBlocks) in.push_back(rows.inverse);
-    const std::vector<Value> out = b_.run(TransposeCodes{.grid = grid}, in);
+    const std::vector<Value> out = b_.run(TransposeQuantized{.grid = grid}, in);
     return {out[0], out.size() > 1 ? out[1] : rows.inverse};
   }
 
-  Value multiply(ScaledMatmul op, ScaleGrid a_grid, const Codes& a, ScaleGrid b_grid,
-                 const Codes& b) {
+  Value multiply(ScaledMatmul op, ScaleGrid a_grid, const QuantizedValues& a, ScaleGrid b_grid,
+                 const QuantizedValues& b) {
     op.a_grid = a_grid;
     op.b_grid = b_grid;
-    return b_.run(op, {a.codes, a.inverse, b.codes, b.inverse})[0];
+    return b_.run(op, {a.values, a.inverse, b.values, b.inverse})[0];
   }
 
   std::set<Value> keeps_columns_;  // taken where quantized values of rows are made
@@ -247,9 +248,10 @@ void build_blockwise(SceneBuilder& b, const Dims& d) {
   Float8Scene(b, d).build(*find_float8_recipe("blockwise"));
 }
 
-constexpr std::string_view kTensorwise[] = {"amax", "quantize", "transpose_codes", "scaled_matmul"};
+constexpr std::string_view kTensorwise[] = {"amax", "quantize", "transpose_quantized",
+                                            "scaled_matmul"};
 constexpr std::string_view kRowwise[] = {"amax", "quantize", "scaled_matmul"};
-constexpr std::string_view kBlockwise[] = {"quantize", "transpose_codes", "scaled_matmul"};
+constexpr std::string_view kBlockwise[] = {"quantize", "transpose_quantized", "scaled_matmul"};
 constexpr std::string_view kLinearGradBias[] = {"linear_grad_bias"};
 constexpr std::string_view kLinear[] = {"linear", "linear_grad_input", "linear_grad_weight"};
 constexpr std::string_view kAttention[] = {"attention", "attention_grad"};
@@ -283,7 +285,7 @@ void SceneBuilder::accumulate(Value value) {
 const std::vector<OpScene>& op_scenes() {
   static const std::vector<Dims> kFloat8Dims{
       {16384, 4096, 4096}, {16384, 14336, 4096}, {32768, 8192, 2048}};  // the last one 1B's
-  static const std::vector<Dims> kFewCodes{{256, 128, 256}};
+  static const std::vector<Dims> kFloat8FewDims{{256, 128, 256}};
   static const std::vector<OpScene> kScenes{
       {"linear",
        kLinear,
@@ -351,12 +353,12 @@ const std::vector<OpScene>& op_scenes() {
       {"adamw", kAdamW, "parameters", {{58720256}}, {{196608}}, build_adamw_f32},
       {"adamw_bf16_moments", kAdamW, "parameters", {{58720256}}, {{196608}}, build_adamw_bf16},
       {"sum_squares", kSumSquares, "parameters", {{58720256}}, {{196608}}, build_sum_squares},
-      {"float8_tensorwise", kTensorwise, "tokens x out x in", kFloat8Dims, kFewCodes,
+      {"float8_tensorwise", kTensorwise, "tokens x out x in", kFloat8Dims, kFloat8FewDims,
        build_tensorwise, true},
-      {"float8_rowwise", kRowwise, "tokens x out x in", kFloat8Dims, kFewCodes, build_rowwise,
+      {"float8_rowwise", kRowwise, "tokens x out x in", kFloat8Dims, kFloat8FewDims, build_rowwise,
        true},
-      {"float8_blockwise", kBlockwise, "tokens x out x in", kFloat8Dims, kFewCodes, build_blockwise,
-       true},
+      {"float8_blockwise", kBlockwise, "tokens x out x in", kFloat8Dims, kFloat8FewDims,
+       build_blockwise, true},
   };
   return kScenes;
 }
