@@ -20,10 +20,11 @@ MAY_SEE = {  # layer: layers that it may include; itself is implied
     "gpu": "core graph ops plan comm exec",
     "models": "core graph ops",
     "parallel": "core graph ops pipeline",
+    "float8": "core config checkpoint graph ops pipeline parallel",
     "run": "core config checkpoint graph ops pipeline plan models parallel",
     "price": "core config graph ops pipeline plan models parallel run",
     "search": "core config graph ops pipeline plan models parallel run price",
-    "train": "core config tokenizer data checkpoint comm graph ops pipeline plan exec models parallel run",
+    "train": "core config tokenizer data checkpoint comm graph ops pipeline plan exec models parallel float8 run",
     "launch": "core comm graph ops plan exec run train",
 }
 FOLDERS_MAY_SEE = {  # the same among the folders of a layer
@@ -41,16 +42,18 @@ MAY_SEE["cli"] = set(MAY_SEE)
 TEST_STEM = re.compile(r"_test$|_bench$|^test_|^op_runner$")
 TESTS_MAY_SEE = {"comm", "cpu", "exec", "gpu", "launch", "ops", "pipeline", "plan"}
 
-INCLUDE = re.compile(r'^\s*#\s*include\s+"tokamak/(\w+)/', re.M)
+INCLUDE = re.compile(r'^\s*#\s*include\s+"tokamak/(parallel/(?=float8/))?(\w+)/', re.M)
 INCLUDE_OF_FOLDER = re.compile(r'^\s*#\s*include\s+"tokamak/(\w+)/(\w+)/', re.M)
 
 
 def layer_of(path):
-    """The folder's layer; a kernel file belongs to its backend."""
+    """The folder's layer; a kernel file belongs to its backend, and passes of fp8 to a layer above parallel."""
     if path.parts[1] == "ops" and path.name.endswith(("_cpu.cpp", "_cpu.h")):
         return "cpu"
     if path.parts[1] == "ops" and path.name.endswith(("_gpu.cu", "_gpu.cuh", "_gpu.h", "_gpu.cpp")):
         return "gpu"
+    if path.parts[1:3] == ("parallel", "float8"):
+        return "float8"
     return path.parts[1]
 
 
@@ -68,7 +71,7 @@ def main():
         allowed = MAY_SEE[here] | {here}
         if TEST_STEM.search(path.stem):
             allowed |= TESTS_MAY_SEE
-        for seen in sorted(set(INCLUDE.findall(path.read_text())) - allowed):
+        for seen in sorted({layer for _, layer in INCLUDE.findall(path.read_text())} - allowed):
             bad.append(f"{name}: {here} may not include {seen}")
         if here in FOLDERS_MAY_SEE:
             folder = name.parts[2]

@@ -128,7 +128,7 @@ MeshCase large_case() {
 
 // A block's backward has four collectives, and a weight gradient runs beside each but the first
 // gather of the last block, before which there is none.
-void expect_work_beside_collectives(const std::optional<Float8Options>& float8) {
+void expect_work_beside_collectives(const std::optional<LowPrecisionChoice>& float8) {
   MeshCase c = large_case();
   c.float8 = float8;
   const PlannedRun run(c.model, shape_of(c, 1), {});

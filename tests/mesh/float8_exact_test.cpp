@@ -91,18 +91,20 @@ class DrawnLayers {
       const std::string module = fmt::format("module{}", k);
       {
         const LabelScope scope(graph_, {.block = j});
-        keep("y" + name, graph_.apply(Linear{.float8 = true, .module = module}, read));
+        keep("y" + name, graph_.apply(Linear{.low_precision = true, .module = module}, read));
       }
       const LabelScope scope(graph_, {.phase = Phase::kBackward, .block = j});
       const Value g = values("g" + name, out);
-      const Value dx = graph_.apply(LinearGradInput{.float8 = true, .module = module}, {g, w});
+      const Value dx =
+          graph_.apply(LinearGradInput{.low_precision = true, .module = module}, {g, w});
       if (sum.valid() && draw_.flip()) graph_.accumulate(dx, sum, AccumulateMode::kAlways);
       if (!graph_.producer(dx).accumulations.empty() || !sum.valid()) {
         sum = dx;
       } else {
         keep("dx" + name, dx);
       }
-      const Value dw = graph_.apply(LinearGradWeight{.float8 = true, .module = module}, {x, g});
+      const Value dw =
+          graph_.apply(LinearGradWeight{.low_precision = true, .module = module}, {x, g});
       keep("dw" + name, dw);
     }
     const LabelScope scope(graph_, {.phase = Phase::kBackward, .block = j});

@@ -162,7 +162,7 @@ bool covers_a_forward(const Task& task) {
 // In a joined segment a weight gradient runs beside each of the forward's four collectives, and
 // beside the sum of the embeddings. No item
 // of the first or the last microbatch is joined, and each backward has its weight gradients once.
-void expect_work_beside_forwards(const std::optional<Float8Options>& float8) {
+void expect_work_beside_forwards(const std::optional<LowPrecisionChoice>& float8) {
   MeshCase c{.model = flavor_spec("llama3", "405B"),
              .compute = DType::kBF16,
              .seq_len = 8192,

@@ -9,11 +9,12 @@
 #include "tokamak/cli/matrix/bench_matrix.h"
 #include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
+#include "tokamak/config/config.h"
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
 #include "tokamak/cpu/peak.h"
-#include "tokamak/run/float8_options.h"
+#include "tokamak/parallel/float8/float8_recipe.h"
 #include "tokamak/train/bench/benchmark.h"
 #include "tokamak/train/bench/decode_benchmark.h"
 
@@ -69,9 +70,9 @@ std::optional<double> gemm_peak(const Backend& backend, DType compute) {
 
 // Quantizes all matmuls of blocks that can be, and the head on request; "" leaves them in the
 // compute dtype.
-std::optional<Float8Options> float8_of_words(const std::string& recipe, bool with_head) {
+LowPrecision low_precision_of_words(const std::string& recipe, bool with_head) {
   TOK_REQUIRE(!recipe.empty() || !with_head, "--float8-head: wanted --float8 RECIPE with it");
-  if (recipe.empty()) return std::nullopt;
+  if (recipe.empty()) return {};
   TOK_REQUIRE(
       find_float8_recipe(recipe),
       "--float8 \"{}\": wanted tensorwise, delayed, rowwise, rowwise_with_gw_hp or blockwise",
@@ -80,7 +81,7 @@ std::optional<Float8Options> float8_of_words(const std::string& recipe, bool wit
   config.model.converters = {"quantize.linear.float8"};
   config.quantize.linear.float8.recipe_name = recipe;
   if (!with_head) config.quantize.linear.float8.filter_fqns = {"output"};
-  return float8_of(config);
+  return low_precision_of(config);
 }
 
 StepBenchmark time_steps(const ModelSpec& model, const RunShape& shape, int64_t warmup,
@@ -162,7 +163,7 @@ int run_bench_model(Args args) {
     RunShape shape{.training = {.batch = batch,
                                 .seq_len = seq_len,
                                 .compute = dtype_from_name(one, "--dtype")},
-                   .float8 = float8_of_words(float8, float8_head)};
+                   .distribute = {.low_precision = low_precision_of_words(float8, float8_head)}};
     if (mode == "full") shape.recompute.mode = RecomputePolicy::Mode::kFull;
     const auto peak = gemm_peak(*backend, shape.training.compute);
     const StepBenchmark b =

@@ -45,11 +45,12 @@ bool has_op(const OpScene& scene, const std::string& op) {
 
 std::vector<const OpScene*> scenes_of(const std::string& name) {
   std::vector<const OpScene*> found;
-  std::set<std::string> names{"all", "float8"};
+  std::set<std::string> names{"all"};
   for (const OpScene& scene : op_scenes()) {
     const bool is_named = scene.name == name || has_op(scene, name);
-    if (is_named || name == (scene.is_float8 ? "float8" : "all")) found.push_back(&scene);
+    if (is_named || name == (scene.group.empty() ? "all" : scene.group)) found.push_back(&scene);
     names.insert(scene.ops.begin(), scene.ops.end());
+    if (!scene.group.empty()) names.emplace(scene.group);
   }
   TOK_REQUIRE(!found.empty(), "tokamak bench op: no \"{}\"; there are {}{}", printable(name),
               fmt::join(names, ", "), nearest_hint(name, std::vector(names.begin(), names.end())));
@@ -116,8 +117,7 @@ int run_bench_op(Args args) {
   std::string device = "auto";
   int threads = 0;
   double budget_s = 0.5;
-  app.add_option("NAME", name, "rms_norm, attention_grad, float8, all (without float8)")
-      ->required();
+  app.add_option("NAME", name, "rms_norm, attention_grad, a group, all (of no group)")->required();
   app.add_option("--dtype", dtype, "float32 or bfloat16")->capture_default_str();
   app.add_option("--dims", dims,
                  "16384x4096 and so on; without it those of Llama-3-8B, on a CPU small ones");
@@ -147,7 +147,7 @@ int run_bench_op(Args args) {
                                                *backend, rates, budget_s)) {
         if (has_op(*scene, name) && name != scene->name && row.op != name) continue;
         print_row(row);
-        if (!scene->is_float8)
+        if (scene->group.empty())
           timed.push_back({.op = row.op,
                            .kind = row.kind,
                            .flops = row.flops,

@@ -65,7 +65,7 @@ PricedRun price_with_progress(PriceRequest request) {
 
 std::vector<std::string> unpriced_lines(const Config& config, const price::Machine& machine) {
   std::vector<std::string> lines;
-  for (const Need& need : unpriced(config, plans_quantized(price::Precision::kFp8, machine)))
+  for (const Need& need : unpriced(config, plans_low(machine)))
     lines.push_back(fmt::format("not priced: {} = {}: {}", need.key, need.value, need.reason));
   if (has_model(config) && spec_of(config).attention.score_cap > 0.0) {
     lines.emplace_back("not priced: the caps of scores: attention is priced as without them");

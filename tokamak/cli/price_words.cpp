@@ -26,12 +26,14 @@ int64_t parse_gpus(const std::string& word, const std::string& text) {
 }
 
 price::Precision parse_precision(const std::string& word, const std::string& text) {
+  std::vector<std::string_view> names;
   for (size_t p = 0; p < price::kNumPrecisions; ++p) {
     const auto precision = static_cast<price::Precision>(p);
-    if (price::name_of(precision) == lower_case(text) && precision != price::Precision::kFp32)
-      return precision;
+    if (precision == price::Precision::kFp32) continue;
+    if (price::name_of(precision) == lower_case(text)) return precision;
+    names.push_back(price::name_of(precision));
   }
-  fail("{}{}: wanted bf16, fp8 or fp4", word, text);
+  fail("{}{}: wanted {}", word, text, fmt::join(names, ", "));
 }
 
 double parse_tokens(const std::string& text) {

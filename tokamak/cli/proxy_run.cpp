@@ -64,7 +64,7 @@ std::optional<double> peak_of(const RunConfig& run, const Backend& backend,
   const auto device = price::device_of_driver(device_text(backend));
   if (!device) return std::nullopt;
   const double peak =
-      device->peak_flops[products_precision(run.config, linear_precision(run.config))];
+      device->peak_flops[matmul_precision(run.config, linear_precision(run.config))];
   return peak > 0.0 ? std::optional(peak) : std::nullopt;
 }
 

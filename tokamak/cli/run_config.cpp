@@ -17,6 +17,7 @@
 #include "tokamak/core/toml_reader.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/models/model_spec.h"
+#include "tokamak/price/run/priced_run.h"
 #include "tokamak/run/input_paths.h"
 #include "tokamak/run/presets.h"
 #include "tokamak/run/run_of_config.h"
@@ -319,7 +320,7 @@ void check_run_keys(Args args, const std::string& verb) {
   refuse_unknown_models(needs(config, capabilities(gpu::why_none())));
 }
 
-std::vector<Need> unpriced(const Config& config, bool plans_quantized) {
+std::vector<Need> unpriced(const Config& config, bool plans_low) {
   std::vector<Need> all = needs(config, capabilities(gpu::why_none()));
   const auto costs_nothing = [](const Need& need) {
     constexpr std::string_view kOfAStep[] = {"optimizer.", "activation_checkpoint.", "parallelism.",
@@ -329,13 +330,8 @@ std::vector<Need> unpriced(const Config& config, bool plans_quantized) {
                         [&](std::string_view section) { return need.key.starts_with(section); });
   };
   std::erase_if(all, costs_nothing);
-  const bool is_low = !config.model.converters.empty() && !plans_quantized;
-  Strings left_alone = config.quantize.linear.float8.filter_fqns;
-  std::erase(left_alone, "output");  // outside blocks
-  if (is_low && !left_alone.empty()) {
-    all.push_back({.key = "quantize.linear.float8.filter_fqns",
-                   .value = fmt::format("[\"{}\"]", fmt::join(left_alone, "\", \"")),
-                   .reason = "all products inside blocks are priced in fp8"});
+  if (!config.model.converters.empty() && !plans_low) {
+    if (auto need = unpriced_filter(config)) all.push_back(std::move(*need));
   }
   return all;
 }

@@ -43,7 +43,7 @@ std::optional<RunConfig> load_run_config(Args args, const std::string& verb,
 void check_run_keys(Args args, const std::string& verb);
 
 /// Returns what a price of the step leaves out, because no Tokamak plan has it. Low precision is
-/// priced, but without `plans_quantized` for all matmuls of blocks alike.
-std::vector<Need> unpriced(const Config& config, bool plans_quantized);
+/// priced, but without `plans_low` for all matmuls of blocks alike.
+std::vector<Need> unpriced(const Config& config, bool plans_low);
 
 }  // namespace tokamak::cli

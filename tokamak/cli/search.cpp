@@ -73,7 +73,7 @@ int print_search(const PriceWords& words, const price::Machine& machine) {
                         .num_threads = usable_cores()};
   if (words.precision) require_low_products(*config, *words.precision);
   const price::Precision precision = words.precision.value_or(linear_precision(*config));
-  const bool is_low = products_precision(*config, precision) == precision;
+  const bool is_low = matmul_precision(*config, precision) == precision;
   if (is_low && precision != price::Precision::kBf16) request.precisions.push_back(precision);
   const SearchResult result = [&] {
     const Waiting waiting("searching");

@@ -24,7 +24,6 @@
 #include "tokamak/core/with_commas.h"
 #include "tokamak/launch/cluster/preflight.h"
 #include "tokamak/models/hf_config.h"
-#include "tokamak/run/float8_options.h"
 #include "tokamak/run/run_of_config.h"
 #include "tokamak/train/check_start.h"
 #include "tokamak/train/options.h"
@@ -90,7 +89,8 @@ int dry_run(const RunConfig& run, LaunchEnvironment launched) {
                                            .deterministic = run.config.debug.deterministic});
   const ModelSpec spec = spec_of(run.config);
   const RunShape shape = shape_of(run.config, spec, run.place);
-  if (const std::string why = why_no_float8(shape.float8, made_for.target); !why.empty()) {
+  if (const std::string why = shape.distribute.low_precision.why_not(made_for.target);
+      !why.empty()) {
     fmt::print("needs: model.converters = [\"{}\"]: {}\n{}",
                fmt::join(run.config.model.converters, "\", \""), why, made_for.note);
     return run.is_of_this_machine ? refused : 0;

@@ -51,12 +51,6 @@ void set_steps(Config& config, const Degrees& degrees);
 /// Throws Error with one line for each rule that the keys break together.
 void validate(const Config& config, int64_t world_size);
 
-/// Whether model.converters name float8 linear layers.
-bool has_float8(const Config& config);
-
-/// Whether model.converters name linear layers of microscaling formats.
-bool has_mx(const Config& config);
-
 /// What a build has.
 struct Capabilities {
   std::string why_no_cuda = "built without CUDA";  ///< empty if there is a GPU

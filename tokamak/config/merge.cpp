@@ -5,7 +5,7 @@
 
 #include <fmt/format.h>
 
-#include "tokamak/config/check.h"
+#include "tokamak/config/converters.h"
 #include "tokamak/config/key_table.h"
 #include "tokamak/config/nearest.h"
 #include "tokamak/core/error.h"
@@ -55,9 +55,7 @@ SettingValue tolerated(const Key& key, const SettingValue& value) {
 }
 
 void use_canonical_names(Config& config) {
-  for (std::string& name : config.model.converters) {
-    if (name == "float8" || name == "mx") name.insert(0, "quantize.linear.");
-  }
+  for (std::string& name : config.model.converters) name = full_converter_name(name);
   Strings once;
   for (const std::string& name : config.model.converters) {
     if (std::find(once.begin(), once.end(), name) == once.end()) once.push_back(name);
@@ -69,11 +67,6 @@ void use_canonical_names(Config& config) {
        allowed_list(*find_key("parallelism.pipeline_parallel_schedule"))) {
     if (lower_case(name) == lower_case(schedule)) schedule = name;
   }
-}
-
-bool lacks_converter(std::string_view key, const Config& config) {
-  return (key.starts_with("quantize.linear.float8.") && !has_float8(config)) ||
-         (key.starts_with("quantize.linear.mx.") && !has_mx(config));
 }
 
 }  // namespace

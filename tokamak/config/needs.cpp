@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/config/check.h"
+#include "tokamak/config/converters.h"
 #include "tokamak/config/key_table.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/names.h"
@@ -76,24 +77,9 @@ void dataset(const std::string& section, const std::string& name, bool has_path,
   }
 }
 
-}  // namespace
-
-bool has_float8(const Config& config) {
-  return contains(config.model.converters, "float8") ||
-         contains(config.model.converters, "quantize.linear.float8");
-}
-
-bool has_mx(const Config& config) {
-  return contains(config.model.converters, "mx") ||
-         contains(config.model.converters, "quantize.linear.mx");
-}
-
-namespace {
-
 void features(const Config& c, const Capabilities& can, Collector& out) {
   for (const std::string& name : c.model.converters) {
-    if (name != "quantize.linear.float8" && name != "quantize.linear.mx")
-      return out.add("model.converters", name + " is not built");
+    if (!is_converter(name)) return out.add("model.converters", name + " is not built");
   }
   if (!can.why_no_cuda.empty() && c.job.device == "cuda") out.add("job.device", can.why_no_cuda);
   if (c.parallelism.context_parallel_load_balancer == "ptrr")

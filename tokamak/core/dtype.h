@@ -45,12 +45,12 @@ constexpr int64_t size_of(DType dtype) {
   return 0;
 }
 
-/// Whether elements are quantized values of scaled values (ops/float8/float8.h).
-constexpr bool is_float8(DType dtype) {
+/// Whether elements stand for values only under a scale.
+constexpr bool is_scaled(DType dtype) {
   return dtype == DType::kE4M3 || dtype == DType::kE5M2;
 }
 
-/// Whether ops compute with the elements directly, as they cannot with quantized values.
+/// Whether ops compute with the elements directly, as they cannot with scaled ones.
 constexpr bool is_float(DType dtype) {
   return dtype == DType::kF32 || dtype == DType::kF64 || dtype == DType::kBF16 ||
          dtype == DType::kF16;

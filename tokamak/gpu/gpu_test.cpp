@@ -13,6 +13,7 @@
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/nccl/nccl_world.h"
 #include "tokamak/ops/attention/attention.h"
+#include "tokamak/ops/float8/test_apart.h"
 #include "tokamak/ops/norm/norm.h"
 #include "tokamak/ops/op_runner.h"
 #include "tokamak/ops/optimizer/adamw.h"
@@ -84,7 +85,7 @@ TEST_P(GpuOps, fused_and_apart_give_the_same_bits) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const auto values = fill_inputs(c(), dtype);
     const auto want = run_op(*parts, types_as(c(), dtype), values,
-                             {.fuses_float8 = false, .backend = &gpu_backend()});
+                             {.fuses_readers = false, .backend = &gpu_backend()});
     EXPECT_EQ(run(dtype, values), want) << name_of(dtype);
   }
 }

@@ -166,7 +166,7 @@ class Cover {
   }
 
   // Finds the nodes whose results nothing but one weight gradient reads, which they may precede at
-  // once: those that transpose quantized values, for example. What they read is no larger than what
+  // once: those that transpose its operands, for example. What they read is no larger than what
   // they make, so they may wait, too. The only reader of what a collective brings keeps its place,
   // since weight gradients run in front of it.
   void find_companions() {

@@ -42,8 +42,8 @@ struct Cost {
   };
   /// The result of a matmul of a layer y = x w: x w, dy w, or dy x.
   enum class Product : uint8_t { kOutput, kInputGradient, kWeightGradient };
-  /// How finely scales lie over quantized values: one for a tensor, one for each row, or one for
-  /// each part of a row, so that partial sums are scaled.
+  /// How finely scales lie over operands in low precision: one for a tensor, one for each row, or
+  /// one for each part of a row, so that partial sums are scaled.
   enum class Scales : uint8_t { kTensor, kRows, kParts };
   enum class Collective : uint8_t {
     kAllGather,
@@ -69,8 +69,8 @@ struct Cost {
   DType dtype = DType::kF32;    ///< not kMemory: dtype of the matmuls or messages
   int64_t m = 0, n = 0, k = 0;  ///< kGemm: one [m, k] x [k, n] matmul
   int64_t row_widths = 0;       ///< kGemm: bitwise or of the row widths of all three, in elements
-  /// The scales of a quantized matmul, the finer of both operands', or of the quantized values that
-  /// a kMemory kernel makes.
+  /// The scales of a matmul in low precision, the finer of both operands', or of what a kMemory
+  /// kernel lowers.
   std::optional<Scales> scales;
   std::optional<Product> product;        ///< kGemm
   std::optional<Attention> attention;    ///< kAttention

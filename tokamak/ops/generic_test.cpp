@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/core/random.h"
+#include "tokamak/ops/float8/test_apart.h"
 #include "tokamak/ops/op_runner.h"
 #include "tokamak/ops/table.h"
 
@@ -147,7 +148,7 @@ TEST_P(Ops, fused_and_apart_give_the_same_bits) {
   for (const DType dtype : {DType::kF32, DType::kBF16}) {
     const auto values = fill_inputs(c(), dtype);
     const Types in = types_as(c(), dtype);
-    const auto want = run_op(*parts, in, values, {.fuses_float8 = false});
+    const auto want = run_op(*parts, in, values, {.fuses_readers = false});
     EXPECT_EQ(run_op(c(), in, values), want) << name_of(dtype);
     EXPECT_EQ(run_op(*parts, in, values), want) << name_of(dtype);
   }

@@ -116,7 +116,7 @@ class Bench {
     Backend& backend = options.backend == nullptr ? *own : *options.backend;
     Target target = backend.target();
     target.reference_only = options.reference_only;
-    Plan plan = compile(graph_, layout, {.fuse_float8 = options.fuses_float8, .target = target});
+    Plan plan = compile(graph_, layout, {.fuse_readers = options.fuses_readers, .target = target});
     plan.device_graphs = options.device_graphs;
     check_plan(plan);
     const Plan* plans[] = {&plan};
@@ -163,53 +163,7 @@ class Bench {
   std::vector<StateId> results_;
 };
 
-// Expands a fused op into the ops it replaces.
-struct Apart {
-  static constexpr std::string_view kName = "apart";
-  FusedFloat8 op;
-
-  Types infer(std::span<const TensorType> in) const { return op.infer(in); }
-
-  std::vector<Strategy> place(std::span<const TensorType> in) const { return op.place(in); }
-
-  Cost cost(std::span<const TensorType> in, std::span<const TensorType> out) const {
-    return op.cost(in, out);
-  }
-
-  std::vector<Value> expand(Graph& g, const Node& n) const {
-    const auto num_in = static_cast<int64_t>(op.num_first_inputs(n.in.size()));
-    const std::vector<Value> values =
-        g.add_node(op.first.rules, op.first.op, {n.in.begin(), n.in.begin() + num_in});
-    std::vector<Value> all;
-    for (size_t k = 0; k < values.size(); ++k) {
-      if (op.stores[k]) all.push_back(values[k]);
-    }
-    auto own = n.in.begin() + num_in;
-    for (const Float8Reader& reader : op.readers) {
-      std::vector<Value> in{values[reader.of]};
-      for (size_t k = 0; k < reader.num_inputs(); ++k) in.push_back(*own++);
-      std::visit(
-          [&](const auto& made) {
-            const std::vector<Value> out = g.add(made, in);
-            all.insert(all.end(), out.begin(), out.end());
-          },
-          reader.op);
-    }
-    return all;
-  }
-
-  static std::span<const Variant> variants() { return {}; }
-};
-
 }  // namespace
-
-std::optional<OpCase> apart(const OpCase& c) {
-  if (c.rules != &kRules<FusedFloat8>) return std::nullopt;
-  OpCase made = c;
-  made.rules = &kRules<Apart>;
-  made.op = std::make_shared<const Apart>(Apart{*static_cast<const FusedFloat8*>(c.op.get())});
-  return made;
-}
 
 OpCases all_cases() {
   OpCases all;
@@ -268,7 +222,7 @@ std::vector<Numbers> fill_inputs(const OpCase& c, DType dtype) {
         if (dtype == DType::kBF16)
           values[k] = static_cast<double>(static_cast<float>(BF16(static_cast<float>(values[k]))));
         if (dtype == DType::kF32) values[k] = static_cast<double>(static_cast<float>(values[k]));
-      } else if (is_float8(c.in[i].dtype)) {
+      } else if (is_scaled(c.in[i].dtype)) {
         const auto value = static_cast<float>(64.0 * normal_quantile(to_uniform(word)));
         values[k] = static_cast<double>(static_cast<float>(E5M2(value)));  // exact in E4M3 too
       } else {

@@ -20,7 +20,7 @@ struct RunOptions {
   int microbatch = 0;
   bool accumulate = false;     ///< outputs that can accumulate do
   int repeats = 1;             ///< runs on the same memory; only the first is microbatch 0
-  bool fuses_float8 = true;    ///< maxima and quantized values are made where values are
+  bool fuses_readers = true;   ///< CompileOptions::fuse_readers
   bool device_graphs = false;  ///< a device records what the repeats run and replays it
   int threads = 0;             ///< of kernels; 0: all
   Backend* backend = nullptr;  ///< null: a CPU's, with the options above
@@ -48,9 +48,6 @@ std::vector<Numbers> fill_inputs(const OpCase& c, DType dtype);
 /// The op's outputs for these inputs.
 std::vector<Numbers> run_op(const OpCase& c, const Types& in, const std::vector<Numbers>& values,
                             const RunOptions& options = {});
-
-/// Returns a fused op's case as a composite of the ops apart, or nothing if the op is not fused.
-std::optional<OpCase> apart(const OpCase& c);
 
 /// Returns d(sum of dy . out)/d(in) by the gradient rule; empty where there is none.
 std::vector<Numbers> run_gradient(const OpCase& c, const Types& in,

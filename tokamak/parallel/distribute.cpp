@@ -8,7 +8,6 @@
 #include "tokamak/ops/optimizer/accumulate.h"
 #include "tokamak/ops/vocab/lm_head_loss.h"
 #include "tokamak/parallel/buckets/buckets.h"
-#include "tokamak/parallel/float8/mark_float8.h"
 #include "tokamak/parallel/local_values.h"
 #include "tokamak/parallel/matmuls/merge_matmuls.h"
 #include "tokamak/parallel/stages.h"
@@ -107,8 +106,8 @@ class Localizer {
     const int stage = context_.stage_of(global_.node(i).label.module);
     if (is_weight(global_, v)) {
       const StateId state = state_of_weight(v);
-      return multiplies_quantized(global_.node(i), k)
-                 ? buckets_.weight_to_quantize(g_, state, stage)
+      return reads_low_precision(global_.node(i), k)
+                 ? buckets_.weight_for_low_precision(g_, state, stage)
                  : buckets_.weight(g_, state, stage);
     }
     return values_.get(v, placement_of(i).in[k], stage);
@@ -216,7 +215,8 @@ Graph Distributor::localize(const Graph& global, const std::vector<NodePlacement
       notes_.push_back(std::move(note));
   }
   if (!is_training) return mine;
-  return options_.merge_matmuls ? merge_matmuls(mine, notes_) : mine;
+  return options_.merge_matmuls && options_.low_precision.merges() ? merge_matmuls(mine, notes_)
+                                                                   : mine;
 }
 
 void Distributor::sum_results(Graph& g, const Graph& global,
@@ -250,20 +250,16 @@ CommGroup Distributor::norm_copies_group() const {
   return has_copies ? context_->group(replicas) : CommGroup{};
 }
 
-CommGroup Distributor::tensor_group() const {
-  const AxisSet tp{MeshAxis::kTp};
-  return options_.float8 && context_->degree(tp) > 1 ? context_->group(tp) : CommGroup{};
-}
-
-CommGroup Distributor::owner_group() const {
-  const bool has_owners = options_.gathers_quantized && context_->degree(kShardAxes) > 1;
-  return has_owners ? context_->group({MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp})
-                    : CommGroup{};
-}
-
-CommGroup Distributor::replica_group() const {
-  const bool has_replicas = options_.float8 && context_->degree(kStageAxes) > 1;
-  return has_replicas ? context_->group(kStageAxes) : CommGroup{};
+WeightGroups Distributor::weight_groups() const {
+  if (!options_.low_precision) return {};
+  const auto group = [&](const AxisSet& axes) {
+    return context_->degree(axes) > 1 ? context_->group(axes) : CommGroup{};
+  };
+  WeightGroups groups{.tp = group({MeshAxis::kTp}), .owners = {}, .replicas = {}};
+  if (options_.low_precision.gathers() && context_->degree(kShardAxes) > 1)
+    groups.owners = context_->group({MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kTp});
+  groups.replicas = group(kStageAxes);
+  return groups;
 }
 
 std::vector<TensorPiece> Distributor::pieces() const {

@@ -12,6 +12,7 @@
 #include "tokamak/graph/mesh.h"
 #include "tokamak/ops/optimizer/stochastic_rounding.h"
 #include "tokamak/parallel/decide.h"
+#include "tokamak/parallel/low_precision.h"
 #include "tokamak/parallel/tensor_piece.h"
 #include "tokamak/pipeline/schedule.h"
 
@@ -63,9 +64,7 @@ struct DistributeOptions {
   bool merge_matmuls = true;         ///< merge matmuls of one input (merge_matmuls.h)
   bool sequence_parallel = true;     ///< ranks of tp cut the sequence between blocks
   bool keep_copies = true;  ///< of weights gathered at most once a step: updates write them
-  /// Blocks multiply quantized values, so no compute copies of blocks are kept from step to step.
-  bool float8 = false;
-  bool gathers_quantized = false;  ///< of blocks, in place of weights in the compute dtype
+  LowPrecision low_precision;
 };
 
 /// Ends the name of the State that holds this rank's terms of a result, where other ranks have
@@ -127,16 +126,9 @@ class Distributor {
   /// Returns the ranks that hold copies of the same sum of squares; one rank if none is summed.
   CommGroup norm_copies_group() const;
 
-  /// Returns the ranks that hold parts of the same weights' matrices; one rank without tensor
-  /// parallelism or without float8.
-  CommGroup tensor_group() const;
-
-  /// Returns the ranks that hold parts of the same weights; one rank unless quantized values are
-  /// gathered.
-  CommGroup owner_group() const;
-
-  /// Returns the ranks that run the same blocks; one rank without float8.
-  CommGroup replica_group() const;
+  /// Returns the ranks among which weights in low precision are spread, or one rank each without
+  /// low precision.
+  WeightGroups weight_groups() const;
 
   std::vector<TensorPiece> pieces() const;
 

@@ -6,7 +6,7 @@ std::vector<TensorPiece> whole_pieces(const StateTable& states) {
   std::vector<TensorPiece> pieces;
   for (int32_t i = 0; i < states.size(); ++i) {
     const StateDecl& decl = states[{i}];
-    if (!decl.is_checkpointed() || decl.name.starts_with("fp8.")) continue;
+    if (!decl.is_checkpointed()) continue;
     pieces.push_back({.tensor = decl.name,
                       .type = decl.type,
                       .kind = decl.kind,

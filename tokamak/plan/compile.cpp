@@ -110,7 +110,7 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
   log("recompute", g);
   if (options.recompute.emit_on_backward) g = eliminate_dead(emit_on_backward(g, layout));
   if (options.fuse) g = fuse_producers(accumulate_sums(g), layout);
-  if (options.fuse_float8) g = fuse_float8(g);
+  if (options.fuse_readers) g = fuse_readers(g);
   log("fuse", g);
   const bool joins = options.joins_forwards && !options.pipeline.empty();
   if (joins) g = cut_weight_gradients(g);

@@ -12,8 +12,8 @@ namespace tokamak {
 
 struct CompileOptions {
   RecomputePolicy recompute;
-  bool fuse = true;         ///< sums and neighbours (fuse.h)
-  bool fuse_float8 = true;  ///< maxima and quantized values with what they are of (fused_float8.h)
+  bool fuse = true;          ///< sums and neighbours (fuse.h)
+  bool fuse_readers = true;  ///< what takes maxima of values or lowers them with what computes them
   Target target;
   bool split_backward =
       false;  ///< forward and backward as two segments, as pipeline stages need them

@@ -21,17 +21,17 @@ double length(const TaskSpan& s) {
 
 std::string shape_of(const Task& task, const Cost& cost) {
   const TensorType* largest = nullptr;
-  bool has_quantized = false;
+  bool is_any_scaled = false;
   for (const auto* operands : {&task.in, &task.out}) {
     for (const Operand& o : *operands) {
       if (largest == nullptr || o.type.bytes() > largest->bytes()) largest = &o.type;
-      has_quantized = has_quantized || is_float8(o.type.dtype);
+      is_any_scaled = is_any_scaled || is_scaled(o.type.dtype);
     }
   }
   std::string shape = largest == nullptr ? "" : to_string(largest->dims);
   if (cost.kind == Cost::Kind::kGemm) shape = fmt::format("{} x {} x {}", cost.m, cost.n, cost.k);
-  // Quantized values of one shape take longer or shorter under other scales and layouts.
-  return has_quantized ? fmt::format("{}, {}", shape, task.rules->describe(task.op.get())) : shape;
+  // 8-bit floats of one shape take longer or shorter under other scales and layouts.
+  return is_any_scaled ? fmt::format("{}, {}", shape, task.rules->describe(task.op.get())) : shape;
 }
 
 double bytes_of(const Task& task, const Cost& cost) {

@@ -18,7 +18,7 @@ struct OpTime {
   std::string op;
   std::string variant;  ///< only by shape, as is the next
   std::string shape;    ///< "m x n x k" of a matmul, else dims of the largest operand; of 8-bit
-                        ///< quantized values their scales and layout too
+                        ///< floats their scales and layout too
   Cost::Kind kind = Cost::Kind::kMemory;
   int64_t calls = 0;
   double seconds = 0.0;

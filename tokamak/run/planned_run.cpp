@@ -7,11 +7,7 @@
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
-#include "tokamak/parallel/float8/float8_table.h"
-#include "tokamak/parallel/float8/quantize_matmuls.h"
 #include "tokamak/plan/used_groups.h"
-#include "tokamak/run/float8_notes.h"
-#include "tokamak/run/float8_options.h"
 #include "tokamak/run/op_table.h"
 
 namespace tokamak {
@@ -62,10 +58,6 @@ AxisSet unlike_axes(const ModelSpec& model, const Mesh& mesh) {
   return unlike;
 }
 
-bool fuses_float8(const RunShape& shape) {
-  return shape.float8 && shape.float8->recipe.fuses;
-}
-
 int pipeline_rank(const DistributeOptions& o) {
   return o.mesh.coordinates(o.rank)[MeshAxis::kPp];
 }
@@ -101,9 +93,6 @@ TrainingGraphOptions for_gpu(TrainingGraphOptions o) {
 }
 
 RunShape shape_for(RunShape shape, const Target& target) {
-  shape.distribute.float8 = shape.float8.has_value();
-  shape.distribute.gathers_quantized = shape.float8 && shape.float8->recipe.gathers_quantized();
-  if (shape.float8 && !shape.float8->recipe.shares_scales) shape.distribute.merge_matmuls = false;
   if (target.backend != "gpu") return shape;
   shape.training = for_gpu(shape.training);
   if (shape.validation) shape.validation = for_gpu(*shape.validation);
@@ -135,20 +124,20 @@ WholeGraphs::WholeGraphs(const ModelSpec& config, const RunShape& given, const T
   const RunShape shape = shape_for(given, target);
   const DistributeOptions& o = shape.distribute;
   build_gradient_graph(training_, config, of_all_ranks(shape.training, o.mesh));
-  Float8Notes marked = mark_and_note(training_, shape);
+  LowPrecisionNotes marked = o.low_precision.mark(training_, o.mesh, shape.training.compute);
   notes_ = std::move(marked.notes);
-  float8_line_ = std::move(marked.line);
+  precision_line_ = std::move(marked.line);
   training_placements_ = decide_placements(training_, o.mesh, axes_of(config), o.sequence_parallel);
   if (!shape.validation) return;
   validation_.emplace(states_);
   build_validation_graph(*validation_, config, of_all_ranks(*shape.validation, o.mesh));
-  mark_and_note(*validation_, shape);
+  o.low_precision.mark(*validation_, o.mesh, shape.training.compute);
 }
 
 PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target)
     : config_(config), shape_(shape_for(shape, target)) {
-  const std::string why_not_quantized = why_no_float8(shape.float8, target);
-  TOK_REQUIRE(why_not_quantized.empty(), "model.converters: {}", why_not_quantized);
+  const std::string why_not = low_precision().why_not(target);
+  TOK_REQUIRE(why_not.empty(), "model.converters: {}", why_not);
   if (mesh().size() == 1 && target.backend != "gpu") {
     plan_one_rank(target);
   } else {
@@ -207,10 +196,6 @@ std::vector<Plan*> PlannedRun::made_plans() {
   return plans;
 }
 
-Graph PlannedRun::quantized(const Graph& graph, const Float8Groups& groups, bool has_scales) const {
-  return shape_.float8 ? quantize_matmuls(graph, shape_.float8->recipe, groups, has_scales) : graph;
-}
-
 // Picks State to offload, unit by unit, until `bytes` is reached. Masters that ops other than the
 // update and casts read stay on the device.
 std::vector<StateId> PlannedRun::offloaded(const std::vector<UpdateUnit>& units,
@@ -229,17 +214,9 @@ std::vector<StateId> PlannedRun::offloaded(const std::vector<UpdateUnit>& units,
   return in_host;
 }
 
-PlannedRun::TrainingGraphs PlannedRun::quantized_training(const Graph& training,
-                                                          const Float8Groups& groups) const {
-  const bool is_delayed = shape_.float8 && shape_.float8->recipe.is_delayed();
-  TrainingGraphs graphs{.graph = quantized(training, groups, is_delayed), .without_scales = {}};
-  if (is_delayed) graphs.without_scales.emplace(quantized(training, groups));
-  return graphs;
-}
-
 // Lays out State and plans `graphs`. What lies in host memory changes no other arena, so the bytes
 // that a first plan has too many are those to move.
-void PlannedRun::plan_training(const TrainingGraphs& graphs, const CompileOptions& options,
+void PlannedRun::plan_training(const LoweredStep& graphs, const CompileOptions& options,
                                const std::vector<UpdateUnit>& units) {
   if (!shape_.trains) return lay_out_states();
   const OffloadOptions& o = shape_.offload;
@@ -256,12 +233,13 @@ void PlannedRun::plan_training(const TrainingGraphs& graphs, const CompileOption
 }
 
 void PlannedRun::plan_one_rank(const Target& target) {
-  shape_.training.has_copies = shape_.distribute.keep_copies && !shape_.float8;
+  shape_.training.has_copies = shape_.distribute.keep_copies && !low_precision();
   Graph training(states_);
   const GradientGraph parts = build_gradient_graph(training, config_, shape_.training);
-  Float8Notes marked = mark_and_note(training, shape_);
+  const DType compute = shape_.training.compute;
+  LowPrecisionNotes marked = low_precision().mark(training, mesh(), compute);
   notes_ = std::move(marked.notes);
-  float8_line_ = std::move(marked.line);
+  precision_line_ = std::move(marked.line);
   build_update(training, parts.units, parts.loss, parts.state, shape_.training.optimizer,
                shape_.training.seed, {});
   step_ = parts.state;
@@ -269,25 +247,21 @@ void PlannedRun::plan_one_rank(const Target& target) {
   if (shape_.validation) {
     shape_.validation->has_copies = shape_.training.has_copies;
     validation_step_ = build_validation_graph(validation, config_, *shape_.validation);
-    mark_and_note(validation, shape_);
+    low_precision().mark(validation, mesh(), compute);
   }
-  const TrainingGraphs graphs = quantized_training(training, {});
-  const Graph quantized_validation = quantized(validation, {});
+  const LoweredStep graphs = low_precision().lower_step(training, {});
+  const Graph lowered_validation = low_precision().lower(validation, {});
   plan_training(
       graphs,
-      {.recompute = shape_.recompute, .fuse_float8 = fuses_float8(shape_), .target = target},
+      {.recompute = shape_.recompute, .fuse_readers = low_precision().fuses(), .target = target},
       parts.units);
   pieces_ = whole_pieces(states_);
-  add_float8_pieces(true);
+  set_scale_pieces(states_, true, pieces_);
   if (shape_.validation) {
-    validation_plan_ = compile(quantized_validation, layout_,
-                               {.fuse_float8 = fuses_float8(shape_), .target = target});
+    validation_plan_ = compile(lowered_validation, layout_,
+                               {.fuse_readers = low_precision().fuses(), .target = target});
   }
   plan_copies(parts.units, target);
-}
-
-void PlannedRun::add_float8_pieces(bool is_owner) {
-  for (TensorPiece& piece : float8_pieces(states_, is_owner)) pieces_.push_back(std::move(piece));
 }
 
 void PlannedRun::plan_copies(const std::vector<UpdateUnit>& units, const Target& target) {
@@ -323,20 +297,18 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
     validation = distributor.localize(*whole.validation());
     validation_step_ = find_step_state(states_, "validation.");
   }
-  const Float8Groups groups{.tp = distributor.tensor_group(),
-                            .owners = distributor.owner_group(),
-                            .replicas = distributor.replica_group()};
-  const TrainingGraphs graphs = quantized_training(training, groups);
-  std::optional<Graph> quantized_validation;
-  if (validation) quantized_validation.emplace(quantized(*validation, groups));
+  const WeightGroups groups = distributor.weight_groups();
+  const LoweredStep graphs = low_precision().lower_step(training, groups);
+  std::optional<Graph> lowered_validation;
+  if (validation) lowered_validation.emplace(low_precision().lower(*validation, groups));
   pieces_ = distributor.pieces();
-  add_float8_pieces(groups.replicas.rank == 0);
+  set_scale_pieces(states_, groups.replicas.rank == 0, pieces_);
   notes_ = whole.notes();
-  float8_line_ = whole.float8_line();
+  precision_line_ = whole.precision_line();
   notes_.insert(notes_.end(), distributor.notes().begin(), distributor.notes().end());
   plan_training(graphs,
                 {.recompute = recompute_by_all(shape_.recompute, is_even),
-                 .fuse_float8 = fuses_float8(shape_),
+                 .fuse_readers = low_precision().fuses(),
                  .target = target,
                  .pipeline = training_items(o),
                  .overlaps_gathers = o.overlaps_gathers,
@@ -344,8 +316,8 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
                  .groups = distributor.groups()},
                 units);
   if (validation) {
-    validation_plan_ = compile(*quantized_validation, layout_,
-                               {.fuse_float8 = fuses_float8(shape_),
+    validation_plan_ = compile(*lowered_validation, layout_,
+                               {.fuse_readers = low_precision().fuses(),
                                 .target = target,
                                 .pipeline = validation_items(o),
                                 .groups = distributor.groups()});

@@ -6,24 +6,14 @@
 #include <span>
 #include <string>
 
-#include "tokamak/parallel/float8/float8_recipe.h"
-#include "tokamak/parallel/float8/mark_float8.h"
 #include "tokamak/plan/carriers.h"
 #include "tokamak/plan/compile.h"
 #include "tokamak/run/training_graph.h"
 
 namespace tokamak {
 
-struct Float8Groups;
-
 /// Whether plans replay device graphs; kAuto: those do for which is_launch_bound() holds.
 enum class DeviceGraphs : uint8_t { kNever, kAuto, kAlways };
-
-/// Matmuls of blocks and of the head in 8-bit floats.
-struct Float8Options {
-  Float8Recipe recipe;
-  Float8Layers layers;
-};
 
 /// Masters and moments in host memory, which updates read and write over the device's link.
 struct OffloadOptions {
@@ -40,8 +30,7 @@ struct RunShape {
   bool trains = true;
   RecomputePolicy recompute;
   DeviceGraphs device_graphs = DeviceGraphs::kNever;  ///< of a GPU
-  std::optional<Float8Options> float8;
-  CopyEngines copy_engines = CopyEngines::kNever;  ///< of GPUs
+  CopyEngines copy_engines = CopyEngines::kNever;     ///< of GPUs
   OffloadOptions offload;
   DistributeOptions distribute;  ///< batches above are this rank's rows of a microbatch
 };
@@ -68,8 +57,8 @@ class WholeGraphs {
   /// Says for people what was decided about matmuls.
   const std::vector<std::string>& notes() const { return notes_; }
 
-  /// See PlannedRun::float8_line().
-  const std::string& float8_line() const { return float8_line_; }
+  /// See PlannedRun::precision_line().
+  const std::string& precision_line() const { return precision_line_; }
 
  private:
   StateTable states_;
@@ -77,7 +66,7 @@ class WholeGraphs {
   std::vector<NodePlacement> training_placements_;
   std::optional<Graph> validation_;
   std::vector<std::string> notes_;
-  std::string float8_line_;
+  std::string precision_line_;
 };
 
 /// One rank's run. It cannot be moved, because graphs refer to the State table.
@@ -114,8 +103,8 @@ class PlannedRun {
   /// Says for people what was decided besides the plan's variants.
   const std::vector<std::string>& notes() const { return notes_; }
 
-  /// Sums up for people what is in 8-bit floats; "" if nothing is.
-  const std::string& float8_line() const { return float8_line_; }
+  /// Sums up for people what is in low precision; "" if nothing is.
+  const std::string& precision_line() const { return precision_line_; }
 
   /// REQUIRES: the shape has validation.
   const StepState& validation_step() const { return validation_step_; }
@@ -142,19 +131,11 @@ class PlannedRun {
   int64_t host_bytes() const { return layout_.host_bytes; }
 
  private:
-  // The training graph, quantized if the run is in 8-bit floats, and its variant for steps before
-  // which a row of delayed scales has no scale.
-  struct TrainingGraphs {
-    Graph graph;
-    std::optional<Graph> without_scales;
-  };
+  const LowPrecision& low_precision() const { return shape_.distribute.low_precision; }
 
-  Graph quantized(const Graph& graph, const Float8Groups& groups, bool has_scales = false) const;
-  TrainingGraphs quantized_training(const Graph& training, const Float8Groups& groups) const;
   void lay_out_states(std::span<const StateId> in_host = {});
   std::vector<Plan*> made_plans();
-  void add_float8_pieces(bool is_owner);
-  void plan_training(const TrainingGraphs& graphs, const CompileOptions& options,
+  void plan_training(const LoweredStep& graphs, const CompileOptions& options,
                      const std::vector<UpdateUnit>& units);
   std::vector<StateId> offloaded(const std::vector<UpdateUnit>& units, int64_t bytes) const;
   void plan_one_rank(const Target& target);
@@ -174,7 +155,7 @@ class PlannedRun {
   std::optional<Plan> validation_plan_;
   std::optional<Plan> copies_plan_;
   std::vector<std::string> notes_;
-  std::string float8_line_;
+  std::string precision_line_;
 };
 
 /// Returns the bytes of the device that binding a rank's plans allocates; they share their arenas.

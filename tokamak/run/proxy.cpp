@@ -9,7 +9,6 @@
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
-#include "tokamak/run/float8_options.h"
 #include "tokamak/run/run_of_config.h"
 
 namespace tokamak {
@@ -99,10 +98,10 @@ void scale_model(const ModelSpec& spec, const Degrees& d, const ProxyLimits& lim
   int64_t dim = spec.dim;
   if (spec.dim > limits.dim) {
     const int64_t unit = group * least_kv;
-    // Quantized matmuls want such multiples on each rank.
-    const auto float8 = float8_of(c);
-    const int64_t multiple = float8 ? std::max(kMlpUnit, float8->recipe.multiple()) : kMlpUnit;
-    const int64_t least_head = std::max(kLeastHead, float8 ? multiple * d.tp / least_kv : 0);
+    // Matmuls in low precision want such multiples on each rank.
+    const LowPrecision low = low_precision_of(c);
+    const int64_t multiple = std::max(kMlpUnit, low.multiple());
+    const int64_t least_head = std::max(kLeastHead, low ? multiple * d.tp / least_kv : 0);
     const int64_t most_head = std::max(least_head, power_of_two_below(spec.head_dim));
     const int64_t head = std::clamp(power_of_two_below(limits.dim / unit), least_head, most_head);
     const int64_t heads = unit * std::max<int64_t>(1, limits.dim / (unit * head));
@@ -167,7 +166,7 @@ std::string kept_text(const Config& c, const Degrees& whole, const ModelSpec& sp
   kept.push_back(fmt::format("compute in {}", c.training.mixed_precision_param));
   for (const std::string& converter : c.model.converters) {
     kept.push_back(converter);
-    if (has_float8(c)) kept.back() += " " + c.quantize.linear.float8.recipe_name.value_or("");
+    kept.back() += fmt::format(" {}", low_precision_of(c).recipe());
   }
   kept.push_back(fmt::format("{} heads a key-value head", spec.num_heads / spec.num_kv_heads));
   return fmt::format("{}", fmt::join(kept, ", "));

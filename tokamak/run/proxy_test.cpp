@@ -75,7 +75,7 @@ TEST(Proxy, KeepsWhatMakesItTheRun) {
     const RunShape to = shape_of(proxy.config, b, {.degrees = proxy.degrees});
     EXPECT_EQ(to.distribute.sharding, from.distribute.sharding);
     EXPECT_EQ(to.training.compute, from.training.compute);
-    EXPECT_EQ(to.float8.has_value(), from.float8.has_value());
+    EXPECT_EQ(to.distribute.low_precision.recipe(), from.distribute.low_precision.recipe());
     EXPECT_EQ(proxy.config.activation_checkpoint.mode, whole.config.activation_checkpoint.mode);
     EXPECT_EQ(proxy.config.parallelism.pipeline_parallel_schedule,
               whole.config.parallelism.pipeline_parallel_schedule);

@@ -11,7 +11,6 @@
 #include "tokamak/core/file.h"
 #include "tokamak/models/hf_config.h"
 #include "tokamak/models/own_sizes.h"
-#include "tokamak/run/float8_options.h"
 #include "tokamak/run/mesh_options.h"
 
 namespace tokamak {
@@ -154,7 +153,7 @@ RunShape shape_of(const Config& c, const ModelSpec& spec, const MeshPlace& place
   if (c.optimizer.state_dtype)
     t.optimizer.state = dtype_from_name(*c.optimizer.state_dtype, "optimizer.state_dtype");
   shape.device_graphs = device_graphs_of(c.job.cuda_graphs);
-  shape.float8 = float8_of(c);
+  shape.distribute.low_precision = low_precision_of(c);
   shape.copy_engines = copy_engines_of(c.parallelism.copy_engine_all_gather);
   shape.offload.enable = c.training.enable_cpu_offload;
   if (c.training.offload_above_gib > 0.0)

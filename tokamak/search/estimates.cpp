@@ -192,7 +192,7 @@ class Estimator {
     const double elements = elements_of(stage, d.tp);
     const auto owners = static_cast<double>(d.dp_shard * d.cp);  // 1 under ddp
     const bool is_full = keeps_full_gradients(p.sharding, p.grad_store, d, p.num_microbatches);
-    const double kept = plans_quantized(p.linear, machine_) ? 1.0 : bytes_.compute;
+    const double kept = plans_low(p.linear, machine_) ? 1.0 : bytes_.compute;
     const bool has_copies = p.sharding != "fsdp" && (owners > 1.0 || kept != bytes_.master);
     return elements *
            (3.0 * bytes_.master / owners + bytes_.gradient * (is_full ? 1.0 : 1.0 / owners) +
@@ -219,10 +219,8 @@ class Estimator {
       RunShape shape =
           priced_shape(config, flat.linear, machine_, model, {.degrees = flat.degrees});
       shape.validation.reset();
-      if (shape.float8) {  // a relative has fewer layers than may be left out
-        shape.float8->layers.bf16_at_start = 0;
-        shape.float8->layers.bf16_at_end = 0;
-      }
+      // A relative has fewer layers than may be left out.
+      shape.distribute.low_precision = shape.distribute.low_precision.in_all_blocks();
       shape.distribute.rank = first_of_busiest(shape.distribute.mesh, work_);
       const PlannedRun run(model, shape, target_);
       price::PriceOptions options = price_options(flat.linear, machine_);

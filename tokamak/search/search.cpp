@@ -228,8 +228,8 @@ class Search {
   // Prices each of the best plans with keys that buy time for memory, too, and keeps what is
   // faster.
   void try_other_memory() {
-    try_all(with_other_memory);
-    try_all(with_other_loss);
+    try_all([&](const FoundPlan& plan) { return with_other_memory(plan); });
+    try_all([&](const FoundPlan& plan) { return with_other_loss(plan); });
     std::stable_sort(
         result_.best.begin(), result_.best.end(),
         [](const FoundPlan& a, const FoundPlan& b) { return a.step.seconds < b.step.seconds; });
@@ -255,7 +255,7 @@ class Search {
     }
   }
 
-  static std::vector<SearchPoint> with_other_memory(const FoundPlan& plan) {
+  std::vector<SearchPoint> with_other_memory(const FoundPlan& plan) const {
     std::vector<SearchPoint> points{plan.point};
     const auto also = [&](auto SearchPoint::*key, auto value) {
       for (size_t i = 0, count = points.size(); i < count; ++i) {
@@ -280,20 +280,16 @@ class Search {
     const bool may_join = schedule == "1F1B" || schedule == "Interleaved1F1B";
     if (point.degrees.tp > 1 && point.degrees.pp > 1 && may_join)
       also(&SearchPoint::joins_forwards, !plan.config.parallelism.pipeline_parallel_join_forwards);
-    if (point.linear == price::Precision::kFp8)
-      also(&SearchPoint::keeps_transposed,
-           !plan.config.quantize.linear.float8.keep_transposed_weights);
+    if (plans_low(point.linear, machine_))
+      also(&SearchPoint::keeps_transposed, !trades_of(plan.config).keeps_transposed);
     points.erase(points.begin());
     return points;
   }
 
-  static std::vector<SearchPoint> with_other_loss(const FoundPlan& plan) {
-    const Float8LinearConfig& f = plan.config.quantize.linear.float8;
-    const bool has_head =
-        std::find(f.filter_fqns.begin(), f.filter_fqns.end(), "output") == f.filter_fqns.end();
-    if (plan.point.linear != price::Precision::kFp8 || !has_head) return {};
+  std::vector<SearchPoint> with_other_loss(const FoundPlan& plan) const {
+    if (!plans_low(plan.point.linear, machine_) || !lowers_head(plan.config)) return {};
     SearchPoint point = plan.point;
-    point.long_loss_chunks = !f.long_loss_chunks;
+    point.long_loss_chunks = !trades_of(plan.config).long_loss_chunks;
     return {point};
   }
 

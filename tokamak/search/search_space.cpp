@@ -219,9 +219,9 @@ Config config_of(const SearchPoint& point, const Config& base, int64_t global_ba
   }
   p.pipeline_parallel_join_forwards =
       point.joins_forwards.value_or(p.pipeline_parallel_join_forwards);
-  Float8LinearConfig& f = c.quantize.linear.float8;
-  f.keep_transposed_weights = point.keeps_transposed.value_or(f.keep_transposed_weights);
-  f.long_loss_chunks = point.long_loss_chunks.value_or(f.long_loss_chunks);
+  const LowPrecisionTrades trades = trades_of(c);
+  set_trades(c, {.keeps_transposed = point.keeps_transposed.value_or(trades.keeps_transposed),
+                 .long_loss_chunks = point.long_loss_chunks.value_or(trades.long_loss_chunks)});
   set_linear_precision(c, point.linear);
   return c;
 }

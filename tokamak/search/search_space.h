@@ -35,8 +35,7 @@ struct SearchPoint {
   price::Precision linear = price::Precision::kBf16;
   /// Keys that buy time for memory, where they are not as configured:
   /// activation_checkpoint.gather_again and gather_again_with_head,
-  /// parallelism.pipeline_parallel_join_forwards, and of quantize.linear.float8
-  /// keep_transposed_weights and long_loss_chunks.
+  /// parallelism.pipeline_parallel_join_forwards, and LowPrecisionTrades.
   std::optional<GatherAgain> gather_again;
   std::optional<bool> joins_forwards;
   std::optional<bool> keeps_transposed;

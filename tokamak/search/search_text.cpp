@@ -33,7 +33,7 @@ double device_tokens_per_s(const SearchRequest& request, const SearchResult& res
 }
 
 price::Precision precision_of(const FoundPlan& found) {
-  return products_precision(found.config, found.point.linear);
+  return matmul_precision(found.config, found.point.linear);
 }
 
 double peak_flops(const SearchRequest& request, const FoundPlan& found) {
@@ -63,8 +63,8 @@ OrderedJson plan_json(const SearchRequest& request, const SearchResult& result, 
       {"gather_again", f.config.activation_checkpoint.gather_again},
       {"gather_again_with_head", f.config.activation_checkpoint.gather_again_with_head},
       {"join_forwards", f.config.parallelism.pipeline_parallel_join_forwards},
-      {"keep_transposed_weights", f.config.quantize.linear.float8.keep_transposed_weights},
-      {"long_loss_chunks", f.config.quantize.linear.float8.long_loss_chunks},
+      {"keep_transposed_weights", trades_of(f.config).keeps_transposed},
+      {"long_loss_chunks", trades_of(f.config).long_loss_chunks},
       {"sharding", sharding_text(f.point)},
       {"precision", std::string(name_of(precision_of(f)))},
       {"step_time_s", f.step.seconds},

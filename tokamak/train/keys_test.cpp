@@ -57,7 +57,7 @@ std::string text_of_options(const TrainerOptions& o) {
 
 std::string text_of_plan(const TrainerOptions& o, const Target& target) {
   const PlannedRun run(o.model, o.shape, target);
-  std::string text = memory_table(run) + run.float8_line();
+  std::string text = memory_table(run) + run.precision_line();
   for (const Plan* plan : run.plans()) text += to_text(*plan);
   for (const std::string& note : run.notes()) text += note;
   for (const TensorPiece& piece : run.pieces()) text += piece.tensor;

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "tokamak/parallel/distribute.h"
-#include "tokamak/parallel/float8/float8_table.h"
 #include "tokamak/run/planned_run.h"
 
 namespace tokamak {
@@ -27,7 +26,7 @@ struct ResultsOfStep {
   explicit ResultsOfStep(const PlannedRun& run)
       : states{run.step().loss, run.step().grad_norm},
         own_loss(add(run.states().find(run.states()[states[0]].name + std::string(kOwnTerms)))),
-        saturated(add(run.states().find(kFloat8Saturated))) {}
+        saturated(add(run.states().find(kSaturatedSites))) {}
 
   /// Returns nothing where the run has no such State.
   std::optional<size_t> add(StateId state) {

@@ -99,7 +99,7 @@ class Trainer {
                            state_.step, o_.steps));
       return false;
     }
-    if (!run_.float8_line().empty()) log_.say(run_.float8_line());
+    if (!run_.precision_line().empty()) log_.say(run_.precision_line());
     log_.say(memory_line(*parts_, world_));
     log_.say(phases_.line());
     log_.say(fmt::format("Training starts at step {}", state_.step + 1));

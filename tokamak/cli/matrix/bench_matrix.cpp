@@ -184,7 +184,7 @@ int run_bench_matrix(Args args) {
   app.add_option("--models", o.models, "NAME:FLAVOR@BATCHxTOKENS,...")->capture_default_str();
   app.add_option("--ranks", o.ranks, "1, and more as ddp and fsdp; without it 1 and all GPUs")
       ->delimiter(',');
-  app.add_option("--precisions", o.precisions, "bf16, or recipes of fp8")
+  app.add_option("--precisions", o.precisions, "bf16, or recipes of low precision")
       ->delimiter(',')
       ->capture_default_str();
   app.add_option("--recompute", o.recomputes, "none, op, full, or N for every N-th block")

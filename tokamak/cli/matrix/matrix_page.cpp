@@ -32,7 +32,7 @@ std::string label_of(const MatrixRow& row) {
 // Bars of one model's rows. Those that were not measured are hollow: priced and planned alone.
 OrderedJson chart_of(const std::vector<const MatrixResult*>& rows, bool is_memory) {
   OrderedJson names = OrderedJson::array();
-  // By whether rows are of fp8, and whether they were measured.
+  // By whether rows are in low precision, and whether they were measured.
   OrderedJson points[2][2] = {{OrderedJson::array(), OrderedJson::array()},
                               {OrderedJson::array(), OrderedJson::array()}};
   OrderedJson prices = OrderedJson::array();
@@ -48,21 +48,21 @@ OrderedJson chart_of(const std::vector<const MatrixResult*>& rows, bool is_memor
     } else if (r.priced_tps) {
       figures = fmt::format("priced {:.0f} tok/s", *r.priced_tps);
     }
-    points[r.row.is_fp8() ? 1 : 0][r.tps ? 1 : 0].push_back(
+    points[r.row.is_low() ? 1 : 0][r.tps ? 1 : 0].push_back(
         {0, rounded(is_memory ? gib_of(r) : rate_of(r)), i, figures});
     if (!is_memory && r.tps && r.priced_tps)
       prices.push_back(
           {rounded(*r.priced_tps), i, fmt::format("priced {:.0f} tok/s", *r.priced_tps)});
   }
   OrderedJson series = OrderedJson::array();
-  for (const int is_fp8 : {0, 1}) {
+  for (const int is_low : {0, 1}) {
     for (const int is_measured : {0, 1}) {
-      series.push_back({{"name", is_fp8 == 1 ? "fp8" : "bf16"},
+      series.push_back({{"name", precision_kind(is_low == 1)},
                         {"kind", "bars"},
-                        {"color", is_fp8},
+                        {"color", is_low},
                         {"hollow", is_measured == 0},
                         {"words", true},
-                        {"points", std::move(points[is_fp8][is_measured])}});
+                        {"points", std::move(points[is_low][is_measured])}});
     }
   }
   if (!prices.empty())

@@ -60,7 +60,7 @@ std::vector<MatrixModel> models_of(const std::string& words) {
 }
 
 bool MatrixRow::is_left_out_by_peer() const {
-  return is_fp8() && (graphs == "on" || recompute != "none");
+  return is_low() && (graphs == "on" || recompute != "none");
 }
 
 std::string MatrixRow::name() const {
@@ -82,7 +82,7 @@ std::vector<std::string> MatrixRow::words() const {
   const bool is_mode = recompute == "none" || recompute == "full";
   words.push_back("--activation_checkpoint.mode=" + (is_mode ? recompute : "selective"));
   if (!is_mode) words.push_back("--activation_checkpoint.selective_ac_option=" + recompute);
-  if (is_fp8()) {
+  if (is_low()) {
     words.emplace_back("--model.converters=quantize.linear.float8");
     words.push_back("--quantize.linear.float8.recipe_name=" + precision);
     words.emplace_back("--quantize.linear.float8.filter_fqns=output");
@@ -92,6 +92,10 @@ std::vector<std::string> MatrixRow::words() const {
     words.emplace_back("--parallelism.data_parallel_shard_degree=1");
   }
   return words;
+}
+
+std::string precision_kind(bool is_low) {
+  return is_low ? "fp8" : "bf16";
 }
 
 std::vector<MatrixRow> rows_of(const MatrixAxes& axes) {

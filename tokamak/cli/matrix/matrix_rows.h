@@ -19,7 +19,7 @@ struct MatrixModel {
 struct MatrixAxes {
   std::vector<MatrixModel> models;
   std::vector<int64_t> ranks;           ///< more than one are tried as ddp and as fsdp
-  std::vector<std::string> precisions;  ///< bf16, or a recipe of fp8
+  std::vector<std::string> precisions;  ///< bf16, or a recipe of low precision
   std::vector<std::string> recomputes;  ///< none, op, full, or a number N for every N-th block
   std::vector<std::string> graphs;      ///< on and off: CUDA graphs
 };
@@ -35,18 +35,23 @@ struct MatrixRow {
   std::string recompute;
   std::string graphs;
 
-  bool is_fp8() const { return precision != "bf16"; }
+  /// Whether matmuls are in low precision.
+  bool is_low() const { return precision != "bf16"; }
 
-  /// Whether llm-train-bench, whose matrix this is, leaves the row out: it has fp8 neither with
+  /// Whether llm-train-bench, whose matrix this is, leaves the row out: it has
+  /// low precision neither with
   /// compilation, which records CUDA graphs there, nor with recompute.
   bool is_left_out_by_peer() const;
 
-  /// "gpt2:1.5B 16x1024 fsdp2 fp8 recompute op graphs on"
+  /// "gpt2:1.5B 16x1024 fsdp2 tensorwise recompute op graphs on"
   std::string name() const;
 
   /// Returns the overrides of `train`.
   std::vector<std::string> words() const;
 };
+
+/// Returns what charts call rows in low precision, and others.
+std::string precision_kind(bool is_low);
 
 /// Returns every combination. Throws Error naming the axis for a word that it does not have.
 std::vector<MatrixRow> rows_of(const MatrixAxes& axes);

@@ -25,7 +25,7 @@ TunerOptions read_tuner_options(std::string_view name);
 /// Describes what an algorithm of a `library` (its name and version) holds for.
 std::string describe_machine(const Device& device, std::string_view library);
 
-/// Fills device memory with normal numbers, fp32 or bf16, or with quantized values of such; the
+/// Fills device memory with normal numbers, fp32 or bf16, or with 8-bit floats of such; the
 /// bf16 numbers are valid fp32 too. Complete on return, except for copies on `stream`. With values
 /// like those of training, multipliers take more power, and the clock is lower, than with zeros.
 void fill_random(std::byte* memory, int64_t bytes, DType dtype, cudaStream_t stream);

@@ -71,7 +71,7 @@ inline constexpr DType kDTypeOf<E4M3> = DType::kE4M3;
 template <>
 inline constexpr DType kDTypeOf<E5M2> = DType::kE5M2;
 
-/// REQUIRES: is_float8(dtype).
+/// REQUIRES: is_scaled(dtype).
 constexpr float largest_of(DType dtype) {
   return dtype == DType::kE4M3 ? E4M3::kLargest : E5M2::kLargest;
 }

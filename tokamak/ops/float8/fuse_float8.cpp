@@ -359,7 +359,7 @@ class Float8Fuser {
 
 }  // namespace
 
-Graph fuse_float8(const Graph& graph) {
+Graph fuse_readers(const Graph& graph) {
   return Float8Fuser(graph).run();
 }
 

@@ -69,9 +69,9 @@ std::string why_no_quantized_rows(const FusedFloat8& op) {
     if (k != y && !op.stores[k]) return fmt::format("output {} is stored", k);
   }
   if (op.readers.size() != 1 || op.readers[0].of != y)
-    return fmt::format("{} makes one set of codes, of output {}", op.first.rules->name, y);
+    return fmt::format("{} quantizes output {} alone, in one layout", op.first.rules->name, y);
   if (const Quantize* quantized = op.readers[0].delayed_rows())
-    return quantized->format == DType::kE4M3 ? "" : "codes of rows are those of no gradient";
+    return quantized->format == DType::kE4M3 ? "" : "rows of gradients are not quantized";
   const Quantize* quantized = op.readers[0].quantized_in_one_pass();
   return quantized != nullptr && quantized->layout == Quantize::Layout::kRows &&
                  quantized->format == DType::kE4M3 &&
@@ -272,15 +272,15 @@ std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in)
                              op.readers[0].of);
   }
   if (quantizes_rows(op.first)) return why_no_quantized_rows(op);
-  if (!quantizes_tiles(op.first)) return fmt::format("{} makes no codes", op.first.rules->name);
+  if (!quantizes_tiles(op.first)) return fmt::format("{} quantizes nothing", op.first.rules->name);
   for (int k = 0; k < std::ssize(op.stores); ++k) {
     if (op.stores[k] && !stores_beside_tiles(op.first, k))
-      return "codes are made of values that are not stored";
+      return "values that are quantized are not stored";
   }
   if (op.first.as<GeluGrad>() != nullptr &&
       !std::all_of(op.readers.begin(), op.readers.end(),
                    [](const Float8Reader& reader) { return reader.takes_row(); }))
-    return "gelu_grad makes only codes under delayed scales";
+    return "gelu_grad quantizes under delayed scales only";
   if (!std::all_of(op.readers.begin(), op.readers.end(), is_known_before) &&
       !std::all_of(op.readers.begin(), op.readers.end(), is_of_segments))
     return "scales of tensors, rows and columns are known before, or all are of segments";
@@ -289,7 +289,8 @@ std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in)
   const auto amaxes = std::count_if(op.readers.begin(), op.readers.end(), [](const auto& r) {
     return std::holds_alternative<Amax>(r.op);
   });
-  if (amaxes != 0 && amaxes != std::ssize(op.readers)) return "maxima or codes, not both";
+  if (amaxes != 0 && amaxes != std::ssize(op.readers))
+    return "maxima or quantized values, not both";
   if (amaxes != 0 && op.readers[0].takes_row() != op.is_gated())
     return "maxima for want of a scale stand alone";
   for (size_t i = 0; i < op.readers.size(); ++i) {

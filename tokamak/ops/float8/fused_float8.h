@@ -85,7 +85,7 @@ std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in)
 /// maximum of the values themselves, the op runs twice: once for the maxima, once for the quantized
 /// values. Delayed quantized values need it only for want of a scale: the first pass then does
 /// nothing in most steps.
-Graph fuse_float8(const Graph& graph);
+Graph fuse_readers(const Graph& graph);
 
 /// Takes maxima of columns alone where the quantized values of rows that are made with them are not
 /// read: the backward makes other quantized values of what it computes again.

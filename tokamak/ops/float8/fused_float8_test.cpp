@@ -299,7 +299,7 @@ void add_tiles(CasesOf<FusedFloat8>& c, int64_t M, int64_t F) {
                 false, {quantized_of(0, ScaleGrid::kTensor, QuantizeLayout::kRows, DType::kE4M3)}),
             {one});
   quantized(
-      "codes of rows and columns",
+      "both layouts of rows and columns",
       maxima_of_gates(
           true, {quantized_of(0, ScaleGrid::kRows, QuantizeLayout::kRows, DType::kE4M3),
                  quantized_of(0, ScaleGrid::kRows, QuantizeLayout::kTransposed, DType::kE4M3),

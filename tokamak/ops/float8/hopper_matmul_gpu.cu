@@ -37,7 +37,7 @@ auto map_encoder() {
 CUtensorMap map_of(DType dtype, const void* data, int64_t rows, int64_t width, uint32_t box_rows,
                    uint32_t box_width) {
   static const auto kEncode = map_encoder();
-  const bool is_quantized = is_float8(dtype);
+  const bool is_quantized = is_scaled(dtype);
   const std::array<cuuint64_t, 2> dims{static_cast<cuuint64_t>(width),
                                        static_cast<cuuint64_t>(rows)};
   const cuuint64_t stride = dims[0] * static_cast<cuuint64_t>(size_of(dtype));

@@ -102,7 +102,7 @@ Types Amax::infer(std::span<const TensorType> in) const {
   }
   require_inputs(kName, in, 1, 2);
   require_values(kName, in[0]);
-  TOK_REQUIRE(grid != ScaleGrid::kMx, "amax: maxima by {} are taken where codes are made",
+  TOK_REQUIRE(grid != ScaleGrid::kMx, "amax: maxima by {} are taken where values are quantized",
               name_of(grid));
   const TensorType out = scales_of(in[0], grid, transposed);
   TOK_REQUIRE(in.size() < 2 || in[1] == out, "amax: maxima so far want {}, got {}", to_string(out),
@@ -136,10 +136,10 @@ Types Quantize::infer(std::span<const TensorType> in) const {
   const bool takes_columns = grid == ScaleGrid::kRows && layout == Layout::kRows && in.size() == 1;
   TOK_REQUIRE(is_delayed || takes_columns || !has_amax,
               "quantize: only delayed scales and those of rows want other maxima");
-  TOK_REQUIRE(is_float8(format), "quantize: {} is no 8-bit float", name_of(format));
+  TOK_REQUIRE(is_scaled(format), "quantize: {} is no 8-bit float", name_of(format));
   TOK_REQUIRE(layout != Layout::kBoth || grid == ScaleGrid::kTensor ||
                   (grid == ScaleGrid::kSegments && in.size() == 1),
-              "quantize: codes both ways want one scale or own maxima of segments, not {}",
+              "quantize: both layouts want one scale or own maxima of segments, not {}",
               name_of(grid));
   const TensorType scales = scales_of(in[0], grid, layout == Layout::kTransposed);
   TOK_REQUIRE(in.size() < 2 || in[1] == scales, "quantize: maxima want {}, got {}",

@@ -110,8 +110,8 @@ int64_t decoded_bytes(const KernelTypes& types) {
 Types ScaledMatmul::infer(std::span<const TensorType> in) const {
   require_inputs(kName, in, 4, 5);
   for (const TensorType& quantized : {in[0], in[2]})
-    TOK_REQUIRE(is_float8(quantized.dtype) && !quantized.dims.empty(),
-                "scaled_matmul: wanted codes, got {}", to_string(quantized));
+    TOK_REQUIRE(is_scaled(quantized.dtype) && !quantized.dims.empty(),
+                "scaled_matmul: wanted quantized values, got {}", to_string(quantized));
   TOK_REQUIRE(in[2].dims.size() == 2 && in[0].dims.back() == in[2].dims[1],
               "scaled_matmul: inner dims differ: a is {}, b is {}", to_string(in[0].dims),
               to_string(in[2].dims));

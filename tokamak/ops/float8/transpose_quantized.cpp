@@ -5,8 +5,8 @@ namespace tokamak {
 Types TransposeQuantized::infer(std::span<const TensorType> in) const {
   const bool has_blocks = grid == ScaleGrid::kBlocks;
   require_inputs(kName, in, has_blocks ? 2 : 1, has_blocks ? 2 : 1);
-  TOK_REQUIRE(is_float8(in[0].dtype) && in[0].dims.size() == 2 && in[0].dims[0] % 16 == 0,
-              "transpose_quantized: wanted a matrix of codes with a multiple of 16 rows, got {}",
+  TOK_REQUIRE(is_scaled(in[0].dtype) && in[0].dims.size() == 2 && in[0].dims[0] % 16 == 0,
+              "transpose_quantized: wanted a quantized matrix with a multiple of 16 rows, got {}",
               to_string(in[0]));
   TOK_REQUIRE(has_blocks || grid == ScaleGrid::kTensor,
               "transpose_quantized: scales by {} are others after it", name_of(grid));

@@ -9,7 +9,6 @@
 
 #include "tokamak/graph/cover_collectives.h"
 #include "tokamak/graph/rewriter.h"
-#include "tokamak/ops/float8/scaled_matmul.h"
 #include "tokamak/ops/layout/slice_rows.h"
 #include "tokamak/ops/matmul/linear.h"
 
@@ -99,9 +98,9 @@ class GradientCutter {
         node.out.size() != 1 || read_.contains(i))
       return false;
     if (const auto* plain = node.as<LinearGradWeight>()) return plain->rows == 0;
-    const auto* quantized = node.as<ScaledMatmul>();
-    return quantized != nullptr && quantized->product == Cost::Product::kWeightGradient &&
-           quantized->a_grid == ScaleGrid::kTensor;
+    const Cost cost = node_cost(graph_, node);
+    return cost.kind == Cost::Kind::kGemm && cost.product == Cost::Product::kWeightGradient &&
+           cost.scales == Cost::Scales::kTensor;
   }
 
   // Cuts the largest gradients until there is a piece for each collective.

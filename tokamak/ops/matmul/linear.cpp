@@ -141,8 +141,9 @@ std::string Linear::describe() const {
 std::vector<Value> Linear::gradient(Graph& g, int32_t self, std::span<const Value> dy) const {
   const Node& n = g.node(self);
   std::vector<Value> dx{
-      g.apply(LinearGradInput{.float8 = float8, .module = module}, {dy[0], n.in[1]}),
-      g.apply(LinearGradWeight{.float8 = float8, .module = module}, {n.in[0], dy[0]})};
+      g.apply(LinearGradInput{.low_precision = low_precision, .module = module}, {dy[0], n.in[1]}),
+      g.apply(LinearGradWeight{.low_precision = low_precision, .module = module},
+              {n.in[0], dy[0]})};
   if (n.in.size() == 3) dx.push_back(g.apply(LinearGradBias{}, {dy[0]}));
   return dx;
 }

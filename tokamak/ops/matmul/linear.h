@@ -14,9 +14,9 @@ inline constexpr int64_t kCublasWorkspace = int64_t{32} << 20U;
 /// are cut, y is a partial sum to which one rank adds the bias.
 struct Linear {
   static constexpr std::string_view kName = "linear";
-  bool adds_bias = true;  ///< false: the third input is ignored
-  bool float8 = false;    ///< quantize_matmuls() turns it into a quantized matmul
-  std::string module;     ///< names its weight where float8
+  bool adds_bias = true;       ///< false: the third input is ignored
+  bool low_precision = false;  ///< LowPrecision::lower() replaces it
+  std::string module;          ///< names its weight if low_precision
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -30,8 +30,8 @@ struct Linear {
 /// dx[.., i] (+)= sum_o dy[.., o] w[o, i]; rounded once.
 struct LinearGradInput {
   static constexpr std::string_view kName = "linear_grad_input";
-  bool float8 = false;  ///< as Linear::float8
-  std::string module;   ///< as Linear::module
+  bool low_precision = false;  ///< as Linear::low_precision
+  std::string module;          ///< as Linear::module
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;
@@ -45,10 +45,10 @@ struct LinearGradInput {
 /// dw[o, i] (+)= sum_n dy[n, o] x[n, i]; inputs x, dy; fp32 (fp64 from fp64).
 struct LinearGradWeight {
   static constexpr std::string_view kName = "linear_grad_weight";
-  bool float8 = false;  ///< as Linear::float8
-  std::string module;   ///< as Linear::module
-  int64_t begin = 0;    ///< the first of `rows` rows of dw that are wanted
-  int64_t rows = 0;     ///< 0: all
+  bool low_precision = false;  ///< as Linear::low_precision
+  std::string module;          ///< as Linear::module
+  int64_t begin = 0;           ///< the first of `rows` rows of dw that are wanted
+  int64_t rows = 0;            ///< 0: all
 
   Types infer(std::span<const TensorType> in) const;
   std::vector<Strategy> place(std::span<const TensorType> in) const;

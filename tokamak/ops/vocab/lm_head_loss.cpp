@@ -60,15 +60,15 @@ int64_t padded_columns(const LmHeadLoss& op, int64_t columns, DType dtype) {
 }
 
 // Returns the rows of each chunk of `tokens`, if a row of logits takes `row_bytes` and the
-// quantized values beside it take `codes` more.
-int64_t rows_of_chunk(const LmHeadLoss& op, int64_t tokens, int64_t row_bytes, int64_t codes) {
+// lowered operands beside it take `lowered` more.
+int64_t rows_of_chunk(const LmHeadLoss& op, int64_t tokens, int64_t row_bytes, int64_t lowered) {
   if (op.chunk_rows > 0) return op.chunk_rows;
   // Chunks are whole tiles of matmuls.
   const auto tiles = [](int64_t rows) { return rows / kLeastRows * kLeastRows; };
   const int64_t fitting = std::max(kLeastRows, tiles(op.chunk_bytes / row_bytes));
-  if (codes == 0) return fitting;
+  if (lowered == 0) return fitting;
   const int64_t bytes = std::min(fitting, tokens) * row_bytes;
-  const int64_t rows = std::max(kLeastRows, tiles(bytes / (row_bytes + codes)));
+  const int64_t rows = std::max(kLeastRows, tiles(bytes / (row_bytes + lowered)));
   const int64_t chunks = (tokens + rows - 1) / rows;
   return tiles((tokens + chunks - 1) / chunks + kLeastRows - 1);
 }
@@ -179,7 +179,7 @@ std::optional<AnyOp> LmHeadLoss::localize(const LocalContext& context) const {
 }
 
 std::string LmHeadLoss::describe() const {
-  std::string text = float8 ? "float8" : "";
+  std::string text = low_precision ? "low precision" : "";
   if (cap > 0.0) text += fmt::format("{}cap={}", text.empty() ? "" : ", ", cap);
   if (group.size == 1) return text;
   return fmt::format("{}{}columns from {}, group {}, {} of {}{}", text, text.empty() ? "" : ", ",
@@ -216,9 +216,10 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
   const int64_t most = padded_columns(*this, logits_columns(*this, V), x_type.dtype);
   const int64_t row_bytes = most * size_of(x_type.dtype);
   TOK_CHECK(row_bytes > 0, "lm_head_loss: {} columns", most);
-  // Quantized gradient of logits and of x, with a scale for each 128 at most.
-  const int64_t codes = with_gradient ? (product_columns(*this, V) + D) * 33 / 32 : 0;
-  const int64_t rows = rows_of_chunk(*this, N, row_bytes, float8 && !long_chunks ? codes : 0);
+  // Bytes of the gradient of logits and of x, with a scale for each 128 at most.
+  const int64_t lowered = with_gradient ? (product_columns(*this, V) + D) * 33 / 32 : 0;
+  const int64_t rows =
+      rows_of_chunk(*this, N, row_bytes, low_precision && !long_chunks ? lowered : 0);
   const Value x = g.apply(Reshape{.dims = {-1, D}}, {n.in[0]});
   const Value labels = g.apply(Reshape{.dims = {-1}}, {n.in[2]});
   const SliceDim pad{.dim = 0, .begin = 0, .end = V, .zeros = width - V};
@@ -231,14 +232,14 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
     const SliceRows slice{.begin = begin, .end = std::min(N, begin + rows)};
     const Value x_part = g.apply(slice, {x});
     const Value labels_part = g.apply(slice, {labels});
-    Value logits = g.apply(Linear{.float8 = float8}, {x_part, w});
+    Value logits = g.apply(Linear{.low_precision = low_precision}, {x_part, w});
     if (cap > 0.0) logits = g.apply(Softcap{.cap = cap}, {logits});
     const ChunkLoss chunk = chunk_loss(g, *this, logits, labels_part, V);
     loss.add(g.apply(Nll{.ignore_index = ignore_index}, {chunk.stats, labels_part, scale}));
     if (!with_gradient) continue;
     const Value dlogits = chunk_gradient(g, *this, chunk, labels_part, scale, V, width);
-    dx.push_back(g.apply(LinearGradInput{.float8 = float8}, {dlogits, w}));
-    dw.add(g.apply(LinearGradWeight{.float8 = float8}, {x_part, dlogits}));
+    dx.push_back(g.apply(LinearGradInput{.low_precision = low_precision}, {dlogits, w}));
+    dw.add(g.apply(LinearGradWeight{.low_precision = low_precision}, {x_part, dlogits}));
   }
   if (!with_gradient) return {loss.total()};
   const Value all = dx.size() == 1 ? dx[0] : g.apply(ConcatRows{}, dx);

@@ -25,9 +25,9 @@ struct LmHeadLoss {
   double cap = 0.0;  ///< 0: none
   bool with_gradient = true;
   bool gather_logits = false;  ///< torchtitan's disable_loss_parallel
-  /// Marks the matmuls that it expands to (Linear::float8). Chunks are then shorter, so that
-  /// quantized values take no memory beyond that of the logits without them, unless `long_chunks`.
-  bool float8 = false;
+  /// Marks the matmuls that it expands to (Linear::low_precision). Chunks are then shorter, so that
+  /// the lowered operands take no memory beyond that of the logits alone, unless `long_chunks`.
+  bool low_precision = false;
   bool long_chunks = false;
   CommGroup group;
   int64_t first_column = 0;

@@ -8,7 +8,6 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/parallel/distribute.h"
-#include "tokamak/parallel/float8/mark_float8.h"
 
 namespace tokamak {
 namespace {
@@ -88,15 +87,16 @@ class LayoutMaker {
         } else {
           const int stage = context_.stage_of(n.label.module);
           uses[state].insert(stage);
-          if (!multiplies_quantized(n, k)) reads_values_.insert({state, context_.pp_of(stage)});
+          if (!reads_low_precision(n, k)) reads_values_.insert({state, context_.pp_of(stage)});
           if (copy_of.empty()) out_.compute = from.out[0].dtype;
         }
       }
     }
 
-    // Stage, module, tied state, whether quantized tensors lie here, apart from others.
+    // Stage, module, tied state, whether tensors in low precision lie here, apart from others.
     using Key = std::tuple<int, int32_t, int32_t, bool>;
-    const bool splits = context_.options->gathers_quantized && context_.degree(kShardAxes) > 1;
+    const bool splits =
+        context_.options->low_precision.gathers() && context_.degree(kShardAxes) > 1;
     std::map<Key, Bucket> made;
     for (const auto& [state, stages] : uses) {
       const StateDecl& decl = global_.states()[{state}];
@@ -107,9 +107,9 @@ class LayoutMaker {
       for (const auto& [pp, stage] : first_stage_on) {
         // Norm and head need their weights at the same time.
         const int32_t module = std::min(decl.module, last_module - 1);
-        const bool is_quantized = !reads_values_.contains({state, pp});
-        Bucket& bucket = made[{stage, module, is_tied ? state : -1, splits && is_quantized}];
-        bucket.has_quantized = bucket.has_quantized || is_quantized;
+        const bool is_low_precision = !reads_values_.contains({state, pp});
+        Bucket& bucket = made[{stage, module, is_tied ? state : -1, splits && is_low_precision}];
+        bucket.has_low_precision = bucket.has_low_precision || is_low_precision;
         if (bucket.tensors.empty()) {
           bucket.first_state = state;
           bucket.moment_dtype = moment_dtype(decl);
@@ -132,15 +132,15 @@ class LayoutMaker {
                                                     : TpGradient::kAlone,
              .init = decl.init,
              .is_tied_copy = context_.pp_of(*stages.begin()) != pp,
-             .is_quantized = is_quantized,
+             .is_low_precision = is_low_precision,
              .stages = stages_on(stages, pp)});
       }
     }
     for (auto& [key, bucket] : made) {
       const auto& [stage, module, tied, is_apart] = key;
       bucket.name = fmt::format("s{}.m{}{}{}", stage, module, tied >= 0 ? ".tied" : "",
-                                is_apart ? ".codes" : "");
-      bucket.traits.is_quantized = is_apart;
+                                is_apart ? ".low" : "");
+      bucket.traits.is_low_precision = is_apart;
       out_.buckets.push_back(std::move(bucket));
     }
   }

@@ -27,9 +27,9 @@ struct BucketTensor {
   AxisPlacement tp;
   TpGradient gradient = TpGradient::kAlone;
   Init init;
-  bool is_tied_copy = false;  ///< an earlier stage on another rank owns it
-  bool is_quantized = false;  ///< matmuls read its quantized values and nothing reads its values
-  int64_t begin = 0;          ///< in the bucket
+  bool is_tied_copy = false;      ///< an earlier stage on another rank owns it
+  bool is_low_precision = false;  ///< matmuls read it in low precision and nothing reads its values
+  int64_t begin = 0;              ///< in the bucket
   StateId grad_window;
   Value grad_sum;           ///< the contributions so far
   std::vector<int> stages;  ///< stages on this bucket's rank that use it
@@ -38,8 +38,8 @@ struct BucketTensor {
 /// What the tensors of a bucket have in common beside their module: a module has a bucket for each
 /// class of its tensors.
 struct BucketClass {
-  AxisSet owners = kShardAxes;  ///< the ranks along these axes own a slice each
-  bool is_quantized = false;    ///< gathered as quantized values, apart from other tensors
+  AxisSet owners = kShardAxes;    ///< the ranks along these axes own a slice each
+  bool is_low_precision = false;  ///< gathered in low precision, apart from other tensors
 };
 
 struct Bucket {
@@ -61,7 +61,7 @@ struct Bucket {
   StateId copy;           ///< this rank's slice of it, which the update writes
   StateId full_gradient;  ///< numel; a window of a ring where gradients are stored in slices
   StateId gradient;       ///< slice
-  bool has_quantized = false;  ///< a tensor of it is quantized
+  bool has_low_precision = false;  ///< a tensor of it is
   int contributions_left = 0;
   int32_t first_contribution = 0;  ///< nodes of the global graph
   int32_t last_contribution = 0;   ///< to any bucket of the module
@@ -72,7 +72,7 @@ struct Bucket {
 inline constexpr int64_t kBucketAlignment = 128;
 
 /// Returns the buckets of the module that `bucket` is one of. They follow each other in `buckets`,
-/// those of quantized tensors last. A weight that stages share is a module of its own.
+/// those of tensors in low precision last. A weight that stages share is a module of its own.
 std::span<Bucket> module_buckets(std::vector<Bucket>& buckets, const Bucket& bucket);
 
 struct BucketLayout {
@@ -85,9 +85,9 @@ struct BucketLayout {
 };
 
 /// Makes from the placed training graph a bucket for each (stage, module), with norm and head of
-/// one stage together, and one for each weight that stages share, on each of their ranks. With
-/// DistributeOptions::gathers_quantized the quantized tensors of a module have a bucket of their
-/// own, after that of the others.
+/// one stage together, and one for each weight that stages share, on each of their ranks. If ranks
+/// gather in low precision, a module's tensors in it have a bucket of their own, after that of the
+/// others.
 BucketLayout lay_out_buckets(const Graph& global, const std::vector<NodePlacement>& placements,
                              const RankContext& context);
 

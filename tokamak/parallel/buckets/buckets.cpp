@@ -111,7 +111,7 @@ Buckets::Gathers Buckets::gathers(const Bucket& bucket) const {
 // often a cast saves the memory of a copy.
 bool Buckets::keeps_copy(const Bucket& bucket) const {
   const DistributeOptions& o = *context_.options;
-  return o.keep_copies && !bucket.has_quantized &&
+  return o.keep_copies && !bucket.has_low_precision &&
          layout_.compute != bucket.tensors[0].local.dtype && gathers(bucket) == Gathers::kOnce;
 }
 
@@ -137,7 +137,7 @@ size_t Buckets::gather_module(Graph& g, size_t b) {
   return k;
 }
 
-Value Buckets::weight_to_quantize(Graph& g, StateId global, int stage) {
+Value Buckets::weight_for_low_precision(Graph& g, StateId global, int stage) {
   const auto [b, t] = layout_.where.at({global.index, stage});
   const Bucket& bucket = layout_.buckets[b];
   if (!bucket.copy.valid() || bucket.slice != bucket.numel) return weight(g, global, stage);
@@ -165,8 +165,8 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
       g, label_of(bucket, when == Gathers::kOnce ? Phase::kUnshard : Phase::kForward));
   const int32_t first = g.size();
   Value flat = g.read(bucket.copy.valid() ? bucket.copy : bucket.master);
-  const bool has_quantized = bucket.has_quantized && when != Gathers::kTwice;
-  if (has_quantized && context_.degree(bucket.traits.owners) == 1)
+  const bool has_low_precision = bucket.has_low_precision && when != Gathers::kTwice;
+  if (has_low_precision && context_.degree(bucket.traits.owners) == 1)
     return cast_parts(g, bucket, flat);
   if (layout_.compute != g.type(flat).dtype) flat = g.apply(Cast{.dtype = layout_.compute}, {flat});
   if (const int owners = context_.degree(bucket.traits.owners); owners > 1) {
@@ -183,8 +183,8 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
   }
   for (const BucketTensor& t : bucket.tensors) {
     Value weight = part_of(g, t, flat);
-    // Copied, so that the gathered bucket may be freed once the others are quantized.
-    if (has_quantized && !t.is_quantized)
+    // Copied, so that the gathered bucket may be freed once the others are lowered.
+    if (has_low_precision && !t.is_low_precision)
       weight = g.apply(Cast{.dtype = layout_.compute}, {weight});
     bucket.weights.push_back(weight);
   }
@@ -192,7 +192,7 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
     g.mutable_node(i).is_dropped = true;
 }
 
-// Casts each tensor's part; no op reads the casts of matrices that are quantized.
+// Casts each tensor's part; no op reads the casts of matrices in low precision.
 void Buckets::cast_parts(Graph& g, Bucket& bucket, Value flat) {
   for (const BucketTensor& t : bucket.tensors) {
     Value weight = part_of(g, t, flat);
@@ -398,7 +398,7 @@ std::string Buckets::copies_note() const {
   bool any_kept = false;
   for (const Bucket& bucket : layout_.buckets) {
     if (!bucket.is_here || layout_.compute == bucket.tensors[0].local.dtype) continue;
-    if (bucket.has_quantized && context_.options->gathers_quantized) continue;
+    if (bucket.has_low_precision && context_.options->low_precision.gathers()) continue;
     if (!bucket.copy.valid()) cast += bucket.slice * size_of(layout_.compute);
     any_kept = any_kept || bucket.copy.valid();
   }

@@ -24,9 +24,9 @@ class Buckets {
   /// none.
   Value weight(Graph& g, StateId global, int stage);
 
-  /// Returns the same, or the cast of the master where this rank has all of both: what
-  /// quantize_matmuls() may then quantize in its place.
-  Value weight_to_quantize(Graph& g, StateId global, int stage);
+  /// Returns the same, or the cast of the master where this rank has all of both:
+  /// LowPrecision::lower() then starts from the master.
+  Value weight_for_low_precision(Graph& g, StateId global, int stage);
 
   /// Where and how a gradient leaf of the global graph accumulates in `stage`.
   struct Destination {

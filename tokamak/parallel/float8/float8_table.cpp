@@ -12,10 +12,12 @@
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/optimizer/accumulate.h"
 #include "tokamak/ops/optimizer/grad_norm.h"
+#include "tokamak/parallel/low_precision.h"
 
 namespace tokamak {
 namespace {
 
+constexpr std::string_view kPrefix = "fp8.";
 constexpr std::string_view kTable = "fp8.table";
 constexpr std::string_view kMaxima = "fp8.maxima";
 constexpr std::string_view kWeights = "fp8.weights";
@@ -67,7 +69,7 @@ std::map<int32_t, std::vector<std::string>> float8_modules(const Graph& graph) {
   std::map<int32_t, std::vector<std::string>> modules;
   for (int32_t i = 0; i < graph.size(); ++i) {
     const auto* linear = graph.node(i).as<Linear>();
-    if (linear != nullptr && linear->float8)
+    if (linear != nullptr && linear->low_precision)
       modules[graph.node(i).label.block].push_back(linear->module);
   }
   return modules;
@@ -221,14 +223,14 @@ void Float8Table::finish(Graph& to, Value factor) {
   for (const std::string& row : rows_)
     op.largest.push_back(largest_of(row.back() == 'g' ? recipe_.gradient : DType::kE4M3));
   const auto out = to.add(std::move(op), {to.read(to.states().find(kTable)), maxima_, factor});
-  const StateId count = to.states().declare_once({.name = std::string(kFloat8Saturated),
+  const StateId count = to.states().declare_once({.name = std::string(kSaturatedSites),
                                                   .type = {.dtype = DType::kF64, .dims = {1}},
                                                   .kind = StateKind::kResult});
   to.accumulate(out[1], to.read(count), AccumulateMode::kFirstMicrobatch);
 }
 
-std::vector<TensorPiece> float8_pieces(const StateTable& states, bool is_owner) {
-  std::vector<TensorPiece> pieces;
+void set_scale_pieces(const StateTable& states, bool is_owner, std::vector<TensorPiece>& pieces) {
+  std::erase_if(pieces, [](const TensorPiece& p) { return p.tensor.starts_with(kPrefix); });
   const StateId table = states.find(kTable);
   for (int32_t i = 0; table.valid() && i < states.size(); ++i) {
     const StateDecl& row = states[{i}];
@@ -245,7 +247,20 @@ std::vector<TensorPiece> float8_pieces(const StateTable& states, bool is_owner) 
                       .is_owner = is_owner,
                       .is_delayed_scale = true});
   }
-  return pieces;
+}
+
+void require_saved_scales(const TensorPiece& piece, const TensorType& found,
+                          const std::string& folder) {
+  TOK_REQUIRE(found.dtype == piece.type.dtype && found.dims.size() == 1, "{}: {} is {}, wanted {}",
+              folder, piece.tensor, to_string(found), to_string(piece.type));
+  TOK_REQUIRE(found.dims == piece.type.dims,
+              "quantize.linear.float8.amax_history_len = {}: {} has histories of {}; set that, or "
+              "leave scales out with checkpoint.exclude_from_loading = [\"optimizer\"]",
+              piece.type.dims[0] - 1, folder, found.dims[0] - 1);
+}
+
+std::string missing_scales_text() {
+  return "float8: the checkpoint has no delayed scales, so the next step scales by its maxima";
 }
 
 }  // namespace tokamak

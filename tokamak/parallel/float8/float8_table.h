@@ -13,9 +13,6 @@
 
 namespace tokamak {
 
-/// The State that counts the sites whose values saturated in a step, f64 [1], on one rank.
-inline constexpr std::string_view kFloat8Saturated = "fp8.saturated";
-
 /// The role of an operand in the three matmuls of a weight.
 enum class Float8Role : uint8_t { kX, kW, kG };
 
@@ -102,8 +99,5 @@ class Float8Table {
   std::set<int> staged_;  // first rows of runs
   Value maxima_;          // of all replicas
 };
-
-/// Returns the rows of a table as parts of checkpoints. One of the ranks that hold them owns them.
-std::vector<TensorPiece> float8_pieces(const StateTable& states, bool is_owner);
 
 }  // namespace tokamak

@@ -12,6 +12,7 @@
 #include "tokamak/ops/matmul/linear.h"
 #include "tokamak/ops/vocab/lm_head_loss.h"
 #include "tokamak/parallel/float8/float8_table.h"
+#include "tokamak/parallel/low_precision.h"
 
 namespace tokamak {
 namespace {
@@ -19,7 +20,7 @@ namespace {
 template <class T>
 void set_float8(Node& node, const std::string& weight) {
   T op = *node.as<T>();
-  op.float8 = true;
+  op.low_precision = true;
   op.module = float8_module(weight);
   node.op = std::make_shared<const T>(std::move(op));
 }
@@ -63,7 +64,7 @@ class Marker {
     marks_.head = why.empty();
     if (!marks_.head) return leave(kHeadWeight, why);
     LmHeadLoss op = *n.as<LmHeadLoss>();
-    op.float8 = true;
+    op.low_precision = true;
     op.long_chunks = layers_.long_loss_chunks;
     n.op = std::make_shared<const LmHeadLoss>(std::move(op));
   }
@@ -119,18 +120,7 @@ class Marker {
   std::map<std::string, std::string> gradients_;  // State of gradients, and marked weights
 };
 
-template <class T>
-bool is_marked(const Node& node) {
-  const T* op = node.as<T>();
-  return op != nullptr && op->float8;
-}
-
 }  // namespace
-
-bool multiplies_quantized(const Node& node, size_t k) {
-  return k == 1 && (is_marked<Linear>(node) || is_marked<LinearGradInput>(node) ||
-                    is_marked<LmHeadLoss>(node));
-}
 
 void require_float8_dims(const Graph& graph, const Float8Recipe& recipe) {
   const int64_t multiple = recipe.multiple();
@@ -154,7 +144,7 @@ bool is_read_as_values(const Graph& graph, Value weight) {
     const Node& n = graph.node(i);
     if (n.label.phase == Phase::kUpdate) continue;
     for (size_t k = 0; k < n.in.size(); ++k) {
-      if (n.in[k] == weight && !multiplies_quantized(n, k)) return true;
+      if (n.in[k] == weight && !reads_low_precision(n, k)) return true;
     }
   }
   return false;

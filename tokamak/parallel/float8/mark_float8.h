@@ -37,9 +37,6 @@ struct Float8Marks {
 /// them. Appends each weight that stays in the compute dtype, with its reason, to `notes`.
 Float8Marks mark_float8(Graph& graph, const Float8Layers& layers, std::vector<std::string>& notes);
 
-/// Whether `node` is marked and multiplies its input `k` quantized.
-bool multiplies_quantized(const Node& node, size_t k);
-
 /// Throws Error if a marked matmul has weights on this rank whose dims the recipe does not take.
 void require_float8_dims(const Graph& graph, const Float8Recipe& recipe);
 

@@ -34,7 +34,7 @@ using QuantizeLayout = Quantize::Layout;
 
 class Quantizer {
  public:
-  Quantizer(Graph graph, const Float8Recipe& recipe, const Float8Groups& groups, bool has_scales)
+  Quantizer(Graph graph, const Float8Recipe& recipe, const WeightGroups& groups, bool has_scales)
       : graph_(std::move(graph)),
         recipe_(recipe),
         groups_(groups),
@@ -63,10 +63,10 @@ class Quantizer {
   void find_weights_of_backward() {
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& n = graph_.node(i);
-      if (is_float8<LinearGradWeight>(n) && recipe_.has_dw && recipe_.of_dw == ScaleGrid::kRows &&
+      if (is_marked<LinearGradWeight>(n) && recipe_.has_dw && recipe_.of_dw == ScaleGrid::kRows &&
           !is_of_head(n.label))
         wants_columns_.insert({n.in[0], n.in[1]});
-      if (!is_float8<LinearGradInput>(n)) continue;
+      if (!is_marked<LinearGradInput>(n)) continue;
       differentiated_.insert(n.in[1]);
       if (!weights_of_.contains(n.in[1]) && is_made_once(n.in[1]))
         of_backward_.emplace(n.in[1], n.as<LinearGradInput>()->module);
@@ -109,9 +109,9 @@ class Quantizer {
     if (n.is_leaf()) return rewriter_.copy(i);
     const LabelScope scope(to_, n.label);
     table_.end_forward(to_, n.label);
-    if (is_float8<Linear>(n)) return put_matmul(i);
-    if (is_float8<LinearGradInput>(n)) return put_grad_input(i);
-    if (is_float8<LinearGradWeight>(n) && recipe_.has_dw) return put_grad_weight(i);
+    if (is_marked<Linear>(n)) return put_matmul(i);
+    if (is_marked<LinearGradInput>(n)) return put_grad_input(i);
+    if (is_marked<LinearGradWeight>(n) && recipe_.has_dw) return put_grad_weight(i);
     if (gathers_.replaces(i)) return gathers_.put(i);
     if (carriers_.contains(i)) return put_carrier(i);
     rewriter_.copy(i);
@@ -381,7 +381,7 @@ class Quantizer {
 
   const Graph graph_;
   const Float8Recipe& recipe_;
-  const Float8Groups& groups_;
+  const WeightGroups& groups_;
   Rewriter rewriter_;
   Graph& to_;
   SharedScales weights_of_;
@@ -405,7 +405,7 @@ class Quantizer {
 
 }  // namespace
 
-Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const Float8Groups& groups,
+Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const WeightGroups& groups,
                        bool has_scales) {
   return Quantizer(eliminate_dead(expand_composites(graph)), recipe, groups, has_scales).run();
 }

@@ -3,15 +3,9 @@
 
 #include "tokamak/graph/graph.h"
 #include "tokamak/parallel/float8/float8_recipe.h"
+#include "tokamak/parallel/low_precision.h"
 
 namespace tokamak {
-
-/// The ranks among which one rank's weights, and its scales, are spread.
-struct Float8Groups {
-  CommGroup tp;        ///< hold other parts of the same weights' matrices
-  CommGroup owners;    ///< hold other parts of the same weights, each of which is of one of `tp`
-  CommGroup replicas;  ///< run the same blocks: all axes but pp
-};
 
 /// Returns the graph of one rank with quantize and scaled_matmul nodes in place of the ops that
 /// mark_float8() has marked. Weights that read the same input share their scales, as one joint
@@ -25,7 +19,7 @@ struct Float8Groups {
 /// renews at its end. With `has_scales`, which only such a graph may have, each row of the table
 /// has a scale, so that none is made of the values' maxima. Throws Error if a dim is not a multiple
 /// of what the recipe takes.
-Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const Float8Groups& groups,
+Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const WeightGroups& groups,
                        bool has_scales = false);
 
 }  // namespace tokamak

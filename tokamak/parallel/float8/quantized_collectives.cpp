@@ -18,7 +18,7 @@ struct QuantizedReader {
 template <class T>
 const T* as_float8(const Node& n) {
   const T* op = n.as<T>();
-  return op != nullptr && op->float8 ? op : nullptr;
+  return op != nullptr && op->low_precision ? op : nullptr;
 }
 
 // Returns how `n` multiplies quantized values of its input `k`, if it does and that is no weight.

@@ -13,9 +13,7 @@ namespace {
 
 // Whether input `k` of `n` is the weight of a quantized matmul.
 bool is_quantized_operand(const Node& n, size_t k) {
-  const auto* product = n.as<Linear>();
-  const auto* grad = n.as<LinearGradInput>();
-  return k == 1 && ((product != nullptr && product->float8) || (grad != nullptr && grad->float8));
+  return k == 1 && (is_marked<Linear>(n) || is_marked<LinearGradInput>(n));
 }
 
 }  // namespace
@@ -149,7 +147,7 @@ void QuantizedGathers::refuse_divided_merges() {
     for (int64_t at = part.begin; at < part.end;) {
       const QuantizedRange* range = range_at(part, at);
       TOK_CHECK(range != nullptr && range->site == first->site,
-                "a matmul of codes reads elements {} to {} of a bucket, of several scales",
+                "a quantized matmul reads elements {} to {} of a bucket, of several scales",
                 part.begin, part.end);
       at = range->end;
     }

@@ -26,7 +26,7 @@ class GradientFinder {
     std::map<std::pair<Value, int64_t>, std::vector<int32_t>> grad_inputs;
     for (int32_t i = 0; i < graph_.size(); ++i) {
       const Node& n = graph_.node(i);
-      if (!is_float8<LinearGradInput>(n)) continue;
+      if (!is_marked<LinearGradInput>(n)) continue;
       if (const auto all = weights_of_.find(n.in[1]); all != weights_of_.end())
         grad_inputs[{all->second[0], rows_that_share(n.in[0])}].push_back(i);
     }
@@ -49,7 +49,7 @@ class GradientFinder {
   // Whether `j` multiplies quantized values of a gradient.
   bool reads_quantized(int32_t j) const {
     const Node& n = graph_.node(j);
-    return is_float8<LinearGradInput>(n) || is_float8<LinearGradWeight>(n);
+    return is_marked<LinearGradInput>(n) || is_marked<LinearGradWeight>(n);
   }
 
   void share(const std::vector<int32_t>& grad_inputs) {
@@ -95,7 +95,7 @@ SharedScales find_shared_scales(const Graph& graph, const Float8Recipe& recipe) 
   std::map<Value, std::vector<Value>> by_input;
   for (int32_t i = 0; i < graph.size(); ++i) {
     const Node& n = graph.node(i);
-    if (is_float8<Linear>(n)) by_input[n.in[0]].push_back(n.in[1]);
+    if (is_marked<Linear>(n)) by_input[n.in[0]].push_back(n.in[1]);
   }
   SharedScales shared;
   for (const auto& [input, weights] : by_input) {

@@ -9,15 +9,9 @@
 
 #include "tokamak/graph/graph.h"
 #include "tokamak/parallel/float8/float8_recipe.h"
+#include "tokamak/parallel/low_precision.h"
 
 namespace tokamak {
-
-/// Whether `node` is a matmul T that mark_float8() has marked.
-template <class T>
-bool is_float8(const Node& node) {
-  const T* op = node.as<T>();
-  return op != nullptr && op->float8;
-}
 
 /// By weight of a forward matmul: the weights that share its scale, which are those that read the
 /// same input.

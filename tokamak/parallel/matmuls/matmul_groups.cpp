@@ -125,8 +125,8 @@ class Finder {
   bool are_neighbours(const MatmulMember& a, const MatmulMember& b) const {
     const bool have_biases = a.bias.grad >= 0;
     return a.weight.bucket == b.weight.bucket && a.weight.end == b.weight.begin &&
-           graph_.node(a.grad_input).as<LinearGradInput>()->float8 ==
-               graph_.node(b.grad_input).as<LinearGradInput>()->float8 &&
+           graph_.node(a.grad_input).as<LinearGradInput>()->low_precision ==
+               graph_.node(b.grad_input).as<LinearGradInput>()->low_precision &&
            graph_.node(a.weight.grad).in[0] == graph_.node(b.weight.grad).in[0] &&
            graph_.type(a.weight.value).dims[1] == graph_.type(b.weight.value).dims[1] &&
            have_neighbouring_gradients(a.weight, b.weight) && have_biases == (b.bias.grad >= 0) &&

@@ -143,8 +143,9 @@ class Merger {
     Merged& m = merged_[g];
     const Value x = graph_.node(groups_[g].products[0]).in[0];
     const auto* first = graph_.node(groups_[g].products[0]).as<Linear>();
-    m.product = rewriter_.to.apply(Linear{.float8 = first->float8, .module = first->module},
-                                   {rewriter_(x), m.weight, m.bias});
+    m.product =
+        rewriter_.to.apply(Linear{.low_precision = first->low_precision, .module = first->module},
+                           {rewriter_(x), m.weight, m.bias});
   }
 
   void put_activation(int32_t i, size_t g) {

@@ -160,6 +160,25 @@ std::string unverified_text(const Machine& machine) {
                      source == "default" ? "" : fmt::format(" ({})", source));
 }
 
+Precision precision_of(DType dtype) {
+  if (is_scaled(dtype)) return Precision::kFp8;
+  return dtype == DType::kBF16 ? Precision::kBf16 : Precision::kFp32;
+}
+
+double element_bytes(Precision precision) {
+  switch (precision) {
+    case Precision::kFp32:
+      return 4.0;
+    case Precision::kBf16:
+      return 2.0;
+    case Precision::kFp8:
+      return 1.0;
+    case Precision::kFp4:
+      return 0.5;
+  }
+  return 0.0;
+}
+
 bool is_low(Precision precision) {
   return precision == Precision::kFp8 || precision == Precision::kFp4;
 }

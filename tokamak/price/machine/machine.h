@@ -12,6 +12,7 @@
 #include <utility>
 #include <vector>
 
+#include "tokamak/core/dtype.h"
 #include "tokamak/core/enum_array.h"
 
 namespace tokamak::price {
@@ -21,6 +22,11 @@ enum class Precision : uint8_t { kFp32, kBf16, kFp8, kFp4 };
 inline constexpr size_t kNumPrecisions = 4;
 
 std::string_view name_of(Precision precision);
+
+/// Returns the precision of matmuls of a type.
+Precision precision_of(DType dtype);
+
+double element_bytes(Precision precision);
 
 /// Whether it has fewer than 16 bits.
 bool is_low(Precision precision);
@@ -77,14 +83,14 @@ struct Device {
   /// Share of the rate where rows begin at odd elements: then no copy to shared memory runs beside
   /// the matmuls.
   double gemm_odd_share = 0.4;
-  /// Rates of quantized matmuls whose scales are of rows, and of parts of rows, over that with
-  /// scales of tensors.
+  /// Rates of matmuls in low precision whose scales are of rows, and of parts of rows, over that
+  /// with scales of tensors.
   double gemm_rows_share = 1.0;
   double gemm_parts_share = 1.0;
-  /// The power that quantized matmuls draw at their rate, over the limit: then their rate does not
-  /// go with the clocks. 0: they are like other matmuls.
-  double gemm_quantized_power = 0.0;
-  /// Rates of kernels that quantize under such scales, over those of other kernels bound by
+  /// The power that matmuls in low precision draw at their rate, over the limit: then their rate
+  /// does not go with the clocks. 0: they are like other matmuls.
+  double gemm_low_power = 0.0;
+  /// Rates of kernels that lower values under such scales, over those of other kernels bound by
   /// memory.
   double encode_tensor_share = 1.0;
   double encode_rows_share = 1.0;
@@ -152,14 +158,13 @@ struct Software {
   double power_derate = 1.0;         ///< sustained over short-run rate of matmuls and attention
   double elementwise_traffic = 1.0;  ///< bytes of kernels bound by memory over the plan's
   /// 1 = matmuls in few bits cast as Transformer Engine does (task/low_precision.h), beside a plan
-  /// in the compute dtype; 0 = they are planned as quantized matmuls.
+  /// in the compute dtype; 0 = they are planned as they are.
   int own_casts = 0;
-  /// How its own casts and quantized matmuls differ from Transformer Engine's with scales of
+  /// How its own casts and matmuls in few bits differ from Transformer Engine's with scales of
   /// tensors:
-  double quantized_share = 1.0;  ///< rate of such matmuls over the device's
+  double low_share = 1.0;        ///< rate of such matmuls over the device's
   double cast_reads = 1.0;       ///< times that a cast reads an element
-  int gathers_quantized =
-      1;  ///< 1 = tp gathers quantized values; 0 = values, which every rank casts
+  int gathers_low = 1;           ///< 1 = tp gathers few bits; 0 = values, which every rank casts
   double attention_share = 1.0;  ///< rate of attention over the device's
   /// Bytes that the forward of an unfused attention moves per query, key and head; the backward
   /// moves twice that. 0 = it is fused. Unfused attention computes all pairs, causal or not.

@@ -117,7 +117,7 @@ void add_device(std::vector<MachineKey>& out) {
   keys.add<&Device::gemm_odd_share>("gemm_odd_share", kNone, 1e-3, 1);
   keys.add<&Device::gemm_rows_share>("gemm_rows_share", kNone, 1e-3, 1);
   keys.add<&Device::gemm_parts_share>("gemm_parts_share", kNone, 1e-3, 1);
-  keys.add<&Device::gemm_quantized_power>("gemm_codes_power", kNone, 0, 2);
+  keys.add<&Device::gemm_low_power>("gemm_codes_power", kNone, 0, 2);
   keys.add<&Device::encode_tensor_share>("encode_tensor_share", kNone, 1e-3, 1);
   keys.add<&Device::encode_rows_share>("encode_rows_share", kNone, 1e-3, 1);
   keys.add<&Device::encode_parts_share>("encode_parts_share", kNone, 1e-3, 1);
@@ -142,9 +142,9 @@ void add_software(std::vector<MachineKey>& out) {
   keys.add<&Software::host_block_s>("host_block_s", kSeconds, 0, kMaxShort);
   keys.add<&Software::host_ahead>("host_ahead", kNone, 0, 1);
   keys.add<&Software::own_casts>("own_casts", kNone, 0, 1);
-  keys.add<&Software::quantized_share>("codes_share", kNone, 1e-3, 2);
+  keys.add<&Software::low_share>("codes_share", kNone, 1e-3, 2);
   keys.add<&Software::cast_reads>("cast_reads", kNone, 0, 100);
-  keys.add<&Software::gathers_quantized>("gathers_codes", kNone, 0, 1);
+  keys.add<&Software::gathers_low>("gathers_codes", kNone, 0, 1);
   keys.add<&Software::collective_call_s>("collective_call_s", kSeconds, 0, kMaxShort);
   keys.add<&Software::compute_slowdown>("compute_slowdown", kNone, 1.0, 100);
   keys.add<&Software::collective_slowdown>("collective_slowdown", kNone, 1.0, 100);

@@ -153,7 +153,7 @@ PresetTable preset_table(const Preset& preset, const PresetRun& run, const std::
                              .degrees = resolve_degrees(config.parallelism, preset.num_gpus),
                              .machine = machine};
   const PricedRun priced = price_run(request);
-  const double peak = machine.device.peak_flops[products_precision(config, request.precision())];
+  const double peak = machine.device.peak_flops[matmul_precision(config, request.precision())];
   const Counts counts = counts_of(preset, priced.model, config.training.seq_len, peak, true);
   PresetColumn own_price{.title = "priced", .last_step_s = priced.step.seconds};
   fill(own_price, priced.tokens_per_step / priced.step.seconds, preset.num_gpus, counts);

@@ -132,7 +132,7 @@ price::Report report_of(const PriceRequest& request, const PricedRun& run, doubl
   const int64_t seq_len = request.config.training.seq_len;
   const FlopsShape shape = flops_shape(run.model, seq_len);
   const RunShape planned = shape_of(request.config, run.model, {.degrees = request.degrees});
-  const price::Precision products = products_precision(request.config, request.precision());
+  const price::Precision products = matmul_precision(request.config, request.precision());
   price::Report report{
       .model = fmt::format("{} {}", run.model.name, run.model.flavor),
       .machine = request.machine.name,

@@ -6,9 +6,10 @@
 #include <fmt/ranges.h>
 
 #include "tokamak/config/check.h"
+#include "tokamak/config/converters.h"
+#include "tokamak/parallel/low_precision.h"
 #include "tokamak/price/machine/device_spread.h"
 #include "tokamak/price/run/slowest_place.h"
-#include "tokamak/run/float8_options.h"
 #include "tokamak/run/run_of_config.h"
 
 namespace tokamak {
@@ -19,13 +20,17 @@ constexpr const char* kMx = "quantize.linear.mx";
 
 }  // namespace
 
-bool plans_quantized(price::Precision linear, const price::Machine& machine) {
-  return price::is_low(linear) && machine.software.own_casts == 0;
+bool plans_low(price::Precision linear, const price::Machine& machine) {
+  return price::is_low(linear) && plans_low(machine);
+}
+
+bool plans_low(const price::Machine& machine) {
+  return machine.software.own_casts == 0;
 }
 
 void require_planned(price::Precision linear, const price::Machine& machine) {
   TOK_REQUIRE(
-      linear != price::Precision::kFp4 || !plans_quantized(linear, machine),
+      linear != price::Precision::kFp4 || !plans_low(linear, machine),
       "precision fp4: this program has no matmuls in 4 bits; --cluster NAME+nemo prices one "
       "that has");
 }
@@ -46,7 +51,7 @@ RunShape priced_shape(const Config& config, price::Precision linear, const price
                       const ModelSpec& model, const MeshPlace& place) {
   Config planned = config;
   planned.model.converters.clear();
-  if (plans_quantized(linear, machine))
+  if (plans_low(linear, machine))
     planned.model.converters.emplace_back(has_mx(config) ? kMx : kFloat8);
   RunShape shape = shape_of(planned, model, place);
   apply_software(machine.software, shape);
@@ -55,7 +60,7 @@ RunShape priced_shape(const Config& config, price::Precision linear, const price
 
 price::PriceOptions price_options(price::Precision linear, const price::Machine& machine) {
   price::PriceOptions options{.splits_messages = machine.software.whole_sequences == 1};
-  if (price::is_low(linear) && !plans_quantized(linear, machine)) options.linear = linear;
+  if (price::is_low(linear) && !plans_low(linear, machine)) options.linear = linear;
   return options;
 }
 
@@ -76,11 +81,11 @@ Target priced_target(const Config& config, const price::Machine& machine) {
 
 namespace {
 
-// Throws Error if the machine does not multiply the quantized values that the configuration names.
+// Throws Error if the machine does not multiply as the configuration says.
 void require_blackwell(const PriceRequest& request, const Target& target) {
-  const auto codes = float8_of(request.config);
-  if (!codes || !codes->recipe.is_mx() || request.linear == price::Precision::kBf16) return;
-  const std::string why = why_no_float8(codes, target);
+  const LowPrecision low = low_precision_of(request.config);
+  if (!low.is_mx() || request.linear == price::Precision::kBf16) return;
+  const std::string why = low.why_not(target);
   TOK_REQUIRE(why.empty(), "model.converters: {}", why);
 }
 
@@ -125,11 +130,20 @@ price::Precision linear_precision(const Config& config) {
   return has_float8(config) || has_mx(config) ? price::Precision::kFp8 : price::Precision::kBf16;
 }
 
-price::Precision products_precision(const Config& config, price::Precision linear) {
+price::Precision matmul_precision(const Config& config, price::Precision linear) {
   const auto& keys = config.quantize.linear;
   const bool emulates = has_mx(config) ? keys.mx.emulate : keys.float8.emulate;
   const bool is_fp32 = price::is_low(linear) ? emulates : compute_type(config) == DType::kF32;
   return is_fp32 ? price::Precision::kFp32 : linear;
+}
+
+std::optional<Need> unpriced_filter(const Config& config) {
+  Strings left_alone = config.quantize.linear.float8.filter_fqns;
+  std::erase(left_alone, "output");  // outside blocks
+  if (left_alone.empty()) return std::nullopt;
+  return Need{.key = fmt::format("{}.filter_fqns", kFloat8),
+              .value = fmt::format("[\"{}\"]", fmt::join(left_alone, "\", \"")),
+              .reason = "all products inside blocks are priced in fp8"};
 }
 
 void set_linear_precision(Config& config, price::Precision precision) {

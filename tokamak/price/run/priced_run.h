@@ -39,9 +39,12 @@ struct PricedRun {
   bool fits() const;
 };
 
-/// Whether matmuls of `linear` are planned as quantized matmuls. Otherwise the plan is in
-/// the compute dtype, and price_options() adds the casts of the machine's software.
-bool plans_quantized(price::Precision linear, const price::Machine& machine);
+/// Whether matmuls of `linear` are planned in low precision. Otherwise the plan is in the
+/// compute dtype, and price_options() adds the casts of the machine's software.
+bool plans_low(price::Precision linear, const price::Machine& machine);
+
+/// Whether matmuls in any low precision are planned so.
+bool plans_low(const price::Machine& machine);
 
 /// Throws Error where the plan would have matmuls in a precision that this program has none of.
 void require_planned(price::Precision linear, const price::Machine& machine);
@@ -50,8 +53,8 @@ void require_planned(price::Precision linear, const price::Machine& machine);
 /// updates write, cut sequences, covered collectives, gathers by copy engines, device graphs.
 void apply_software(const price::Software& software, RunShape& shape);
 
-/// Returns the run as it is planned for its price. What the recipe of quantized values is, and
-/// which matmuls it leaves out, is up to the configuration.
+/// Returns the run as it is planned for its price. The recipe of low precision, and which
+/// matmuls it leaves out, are up to the configuration.
 RunShape priced_shape(const Config& config, price::Precision linear, const price::Machine& machine,
                       const ModelSpec& model, const MeshPlace& place);
 
@@ -70,11 +73,15 @@ double memory_limit(const price::Machine& machine);
 /// Returns the precision that model.converters choose for matmuls inside blocks.
 price::Precision linear_precision(const Config& config);
 
-/// Returns the precision of matmuls of blocks: fp32 if quantized values are emulated in it or if
-/// the run computes in it without quantized values, else `linear`.
-price::Precision products_precision(const Config& config, price::Precision linear);
+/// Returns the precision of matmuls of blocks: fp32 if low precision is emulated in it or if the
+/// run computes in it, else `linear`.
+price::Precision matmul_precision(const Config& config, price::Precision linear);
 
-/// Makes model.converters choose `precision`, or fp8 where that is fp4, for which they have no
+/// Returns the key that leaves matmuls inside blocks out of low precision, if there are such, for
+/// prices of plans in the compute dtype, which take all of them for low.
+std::optional<Need> unpriced_filter(const Config& config);
+
+/// Makes model.converters choose `precision`, or 8 bits where that is fp4, for which they have no
 /// name.
 void set_linear_precision(Config& config, price::Precision precision);
 

@@ -38,7 +38,7 @@ const LowPrecisionFlow& SegmentPrices::flow(size_t segment) {
   LowPrecisionFlow& flow = flows_[segment];
   if (flow.casts.empty()) {
     flow = low_precision_flow(plan_.segments[segment].tasks, costs(segment),
-                              machine_.software.gathers_quantized == 1);
+                              machine_.software.gathers_low == 1);
   }
   return flow;
 }

@@ -29,7 +29,7 @@ bool is_block_product(const Task& task, const Cost& cost) {
 }
 
 LowPrecisionFlow low_precision_flow(std::span<const Task> tasks, std::span<const Cost> costs,
-                                    bool gathers_quantized) {
+                                    bool gathers_low) {
   TOK_CHECK(tasks.size() == costs.size(), "{} costs of {} tasks", costs.size(), tasks.size());
   LowPrecisionFlow flow{.casts = std::vector<uint8_t>(tasks.size(), 0),
                         .casts_weights = std::vector<uint8_t>(tasks.size(), 0),
@@ -50,7 +50,7 @@ LowPrecisionFlow low_precision_flow(std::span<const Task> tasks, std::span<const
       const bool is_weight_gradient = product == Cost::Product::kWeightGradient;
       for (size_t k = 0; k < (is_weight_gradient ? 2U : 1U); ++k) {
         const int from = written_by(task.in[k]);
-        if (gathers_quantized && from >= 0 && gathers(costs[from])) {
+        if (gathers_low && from >= 0 && gathers(costs[from])) {
           flow.is_low[from] = 1;
         } else if (!is_weight_gradient && is_cast.emplace(place_of(task.in[k]), from).second) {
           flow.casts[t] = 1;

@@ -20,9 +20,9 @@ struct LowPrecisionFlow {
   std::vector<uint8_t> is_low;
 };
 
-/// `costs` are those of the tasks. Gathers send few bits if `gathers_quantized`.
+/// `costs` are those of the tasks. Gathers send few bits if `gathers_low`.
 LowPrecisionFlow low_precision_flow(std::span<const Task> tasks, std::span<const Cost> costs,
-                                    bool gathers_quantized = true);
+                                    bool gathers_low = true);
 
 /// Whether a low precision applies to a matmul: it must be in a block, forward or backward.
 bool is_block_product(const Task& task, const Cost& cost);

@@ -74,7 +74,7 @@ TEST(QuantizedPrice, OtherSoftwareMayCastAndGatherOtherwise) {
   const PriceOptions fp8{.linear = Precision::kFp8};
   Machine machine = fast_memory();
   const double before = task_seconds(matmul, machine, fp8);
-  machine.software.quantized_share = 0.8;
+  machine.software.low_share = 0.8;
   EXPECT_NEAR(task_seconds(matmul, machine, fp8), before / 0.8, 1e-9 * before);
   EXPECT_EQ(task_seconds(matmul, machine), task_seconds(matmul, fast_memory()))
       << "bf16 is not slower";

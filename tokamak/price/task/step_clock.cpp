@@ -10,7 +10,7 @@ double step_clock(const PowerUse& use, const Device& device) {
   const auto is_within = [&](double clock) {
     const double step_s = use.products_s / std::pow(clock, device.gemm_clock_exponent) +
                           use.attention_s / clock + (1.0 - device.memory_power) * use.memory_s +
-                          (1.0 - device.gemm_quantized_power) * use.quantized_s +
+                          (1.0 - device.gemm_low_power) * use.low_s +
                           (1.0 - device.collective_power) * use.collective_s;
     return clock * use.drawn_s <= step_s;
   };

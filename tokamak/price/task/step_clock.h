@@ -8,10 +8,10 @@ namespace tokamak::price {
 
 /// Seconds of a rank's step, at the highest clocks.
 struct PowerUse {
-  double products_s = 0.0;    ///< whose rate goes with a power of the clocks
-  double attention_s = 0.0;   ///< whose rate goes with the clocks
-  double quantized_s = 0.0;   ///< of quantized matmuls that draw gemm_quantized_power at any clocks
-  double memory_s = 0.0;      ///< of kernels bound by memory, which do not care
+  double products_s = 0.0;   ///< whose rate goes with a power of the clocks
+  double attention_s = 0.0;  ///< whose rate goes with the clocks
+  double low_s = 0.0;        ///< of matmuls in low precision that draw gemm_low_power at any clocks
+  double memory_s = 0.0;     ///< of kernels bound by memory, which do not care
   double collective_s = 0.0;  ///< of collectives between kernels, which do not care either
   double drawn_s = 0.0;       ///< the energy of matmuls and attention over the power limit
 };

@@ -27,20 +27,6 @@ constexpr int64_t kHeadDimStep = 64;
 // Bytes per element of the operands in a plan that is made in bf16.
 constexpr double kPlannedBytes = 2.0;
 
-double element_bytes(Precision precision) {
-  switch (precision) {
-    case Precision::kFp32:
-      return 4.0;
-    case Precision::kBf16:
-      return 2.0;
-    case Precision::kFp8:
-      return 1.0;
-    case Precision::kFp4:
-      return 0.5;
-  }
-  return 0.0;
-}
-
 double product_rate(const Machine& machine, Precision precision) {
   const auto p = static_cast<size_t>(precision);
   const Device& d = machine.device;
@@ -115,7 +101,7 @@ double memory_share(const Cost& cost, const Device& d) {
 
 // Whether a matmul's rate and power do not go with the clocks.
 bool is_of_fixed_power(const Cost& cost, const Device& d) {
-  return cost.scales && d.gemm_quantized_power > 0.0;
+  return cost.scales && d.gemm_low_power > 0.0;
 }
 
 double operand_bytes(const Operand& o) {
@@ -267,11 +253,6 @@ double TaskTimes::memory_bound_seconds(const Task& task, const Cost& cost, doubl
   return std::max({there, read / d.from_host_bytes_per_s, written / d.to_host_bytes_per_s});
 }
 
-Precision TaskTimes::precision_of(DType dtype) const {
-  if (is_float8(dtype)) return Precision::kFp8;
-  return dtype == DType::kBF16 ? Precision::kBf16 : Precision::kFp32;
-}
-
 double TaskTimes::bytes_of(const Task& task, const Cost& cost, bool is_first) const {
   double bytes = cost.bytes_read + cost.bytes_written;
   for (size_t k = 0; k < task.accumulate.size(); ++k) {
@@ -300,7 +281,7 @@ double TaskTimes::product_seconds(const Task& task, const Cost& cost, double byt
   // In few bits both operands are read along the dim that is summed; for weight gradients these
   // rows are tokens.
   how.row_widths |= cost.k;
-  how.rate *= machine_.software.quantized_share;
+  how.rate *= machine_.software.low_share;
   const double width = element_bytes(options_.linear);
   bytes -= (1.0 - width / kPlannedBytes) * (operand_bytes(task.in[0]) + operand_bytes(task.in[1]));
   return gemm_seconds(cost.m, cost.n, cost.k, bytes, options_.linear, machine_, how) +
@@ -377,7 +358,7 @@ void TaskTimes::add_power(const Task& task, const Cost& cost, const TaskRun& run
     return;
   }
   if (cost.kind == Cost::Kind::kGemm && is_of_fixed_power(cost, d)) {
-    use.quantized_s += runs * seconds;
+    use.low_s += runs * seconds;
   } else if (cost.kind == Cost::Kind::kGemm) {
     const Precision precision = computes_in(task, cost);
     const double peak = d.peak_flops[precision];

@@ -86,7 +86,6 @@ class TaskTimes {
   void set_clock(double clock) { clock_ = clock; }
 
  private:
-  Precision precision_of(DType dtype) const;
   Precision computes_in(const Task& task, const Cost& cost) const;
   double bytes_of(const Task& task, const Cost& cost, bool is_first) const;
   double memory_bound_seconds(const Task& task, const Cost& cost, double bytes) const;

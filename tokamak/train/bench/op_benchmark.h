@@ -20,8 +20,9 @@ struct OpScene {
   std::vector<Dims> of_llama;  ///< of Llama-3-8B, two sequences of 8192
   std::vector<Dims> small;     ///< quick on a CPU
   void (*build)(SceneBuilder& b, const Dims& dims) = nullptr;
-  /// It wants a GPU of sm_89 or newer, or a CPU. "all" and machine files leave it out.
-  bool is_float8 = false;
+  /// "", or the group of scenes that want more than every device has: "all" and machine files leave
+  /// it out.
+  std::string_view group;
 };
 
 const std::vector<OpScene>& op_scenes();

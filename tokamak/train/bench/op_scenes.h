@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "tokamak/graph/graph.h"
+#include "tokamak/train/bench/op_benchmark.h"
 
 namespace tokamak {
 
@@ -65,5 +66,8 @@ class SceneBuilder {
   DType dtype_;
   std::vector<OperandFill> fills_;
 };
+
+/// Returns scenes of a linear layer and its gradients in low precision, which are a group.
+std::vector<OpScene> low_precision_scenes();
 
 }  // namespace tokamak

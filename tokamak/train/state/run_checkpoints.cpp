@@ -359,8 +359,7 @@ void RunCheckpoints::take_over(TrainState& state, uint64_t seed, Loader& loader)
     if (!state.loader.empty()) restore_loader(loader, state.loader);
     return std::string();
   });
-  if (state.missing_scales > 0)
-    log_.say("float8: the checkpoint has no delayed scales, so the next step scales by its maxima");
+  if (state.missing_scales > 0) log_.say(missing_scales_text());
   if (state.other_moments) {
     const auto moment = std::find_if(pieces_.begin(), pieces_.end(), [](const TensorPiece& p) {
       return p.kind == StateKind::kMoment && !p.is_delayed_scale;

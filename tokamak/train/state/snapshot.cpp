@@ -13,6 +13,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/core/json.h"
+#include "tokamak/parallel/low_precision.h"
 #include "tokamak/train/together.h"
 
 namespace tokamak {
@@ -165,18 +166,6 @@ void load_parts(const CheckpointReader& reader, const StateAccess& access,
   });
 }
 
-void check_scale(const CheckpointReader& reader, const TensorPiece& piece,
-                 const TensorType* found) {
-  if (found == nullptr) return;
-  TOK_REQUIRE(found->dtype == piece.type.dtype && found->dims.size() == 1,
-              "{}: {} is {}, wanted {}", reader.folder().string(), piece.tensor, to_string(*found),
-              to_string(piece.type));
-  TOK_REQUIRE(found->dims == piece.type.dims,
-              "quantize.linear.float8.amax_history_len = {}: {} has histories of {}; set that, or "
-              "leave scales out with checkpoint.exclude_from_loading = [\"optimizer\"]",
-              piece.type.dims[0] - 1, reader.folder().string(), found->dims[0] - 1);
-}
-
 bool is_wanted(const TensorPiece& piece, const LoadParts& parts) {
   return piece.kind == StateKind::kMoment ? parts.optimizer : parts.model;
 }
@@ -270,7 +259,7 @@ void check_checkpoint(const CheckpointReader& reader, std::span<const TensorPiec
     if (!is_wanted(piece, parts)) continue;
     const TensorType* found = reader.find(piece.tensor);
     if (piece.is_delayed_scale) {
-      check_scale(reader, piece, found);
+      if (found != nullptr) require_saved_scales(piece, *found, folder);
       continue;
     }
     TOK_REQUIRE(found != nullptr, "{} has no tensor {}", folder, piece.tensor);

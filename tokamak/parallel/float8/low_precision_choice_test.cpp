@@ -1,9 +1,10 @@
-#include "tokamak/run/float8_options.h"
+#include "tokamak/parallel/float8/low_precision_choice.h"
 
 #include <gtest/gtest.h>
 
 #include "tokamak/config/load.h"
 #include "tokamak/core/error.h"
+#include "tokamak/parallel/low_precision.h"
 
 namespace tokamak {
 namespace {
@@ -24,12 +25,12 @@ std::string error_of(const std::vector<std::string>& words) {
   return "";
 }
 
-TEST(Float8Options, AreNoneWithoutTheConverter) {
+TEST(LowPrecisionChoice, AreNoneWithoutTheConverter) {
   const std::vector<std::string> words{kKey + "recipe_name=rowwise"};
   EXPECT_FALSE(float8_of(load_config(std::nullopt, words).config));
 }
 
-TEST(Float8Options, FollowTheKeys) {
+TEST(LowPrecisionChoice, FollowTheKeys) {
   const auto plain = float8_of(config_of({}));
   ASSERT_TRUE(plain);
   EXPECT_EQ(plain->recipe.name, "tensorwise");
@@ -43,7 +44,7 @@ TEST(Float8Options, FollowTheKeys) {
                    ->recipe.power_of_two);
 }
 
-TEST(Float8Options, ChooseWhatARecipeLeavesOpen) {
+TEST(LowPrecisionChoice, ChooseWhatARecipeLeavesOpen) {
   const auto plain = float8_of(config_of({}))->recipe;
   EXPECT_TRUE(plain.fast_y && !plain.fast_dx && !plain.fast_dw && plain.shares_scales);
   EXPECT_EQ(plain.gradient, DType::kE5M2);
@@ -64,7 +65,7 @@ TEST(Float8Options, ChooseWhatARecipeLeavesOpen) {
   EXPECT_EQ(layers.bf16_at_end, 2);
 }
 
-TEST(Float8Options, FilterByBothSpellingsAndByDims) {
+TEST(LowPrecisionChoice, FilterByBothSpellingsAndByDims) {
   const auto filter =
       float8_of(config_of({kKey + "filter_fqns=attention.wk,layers.1.,up_proj"}))->layers.filter;
   const auto name = [](int layer, const std::string& module) {
@@ -96,7 +97,7 @@ Config mx_config_of(std::vector<std::string> words) {
   return load_config(std::nullopt, words).config;
 }
 
-TEST(Float8Options, AreThoseOfMxWithItsConverter) {
+TEST(LowPrecisionChoice, AreThoseOfMxWithItsConverter) {
   const std::string key = "--quantize.linear.mx.";
   const auto plain = float8_of(mx_config_of({}));
   ASSERT_TRUE(plain);
@@ -119,20 +120,20 @@ TEST(Float8Options, AreThoseOfMxWithItsConverter) {
   EXPECT_THROW(float8_of(load_config(std::nullopt, both).config), Error);
 }
 
-TEST(Float8Options, SayWhichGpusMultiplyInFloat8) {
+TEST(LowPrecisionChoice, SayWhichGpusMultiplyInFloat8) {
   const auto mx = float8_of(mx_config_of({}));
-  EXPECT_EQ(why_no_float8(mx, {.backend = "gpu", .arch = 90}),
+  EXPECT_EQ(why_no_float8(mx->recipe, {.backend = "gpu", .arch = 90}),
             "mxfp8 matmuls want sm_100 or newer, this is sm_90; quantize.linear.mx.emulate = true "
             "computes them in fp32");
-  EXPECT_EQ(why_no_float8(mx, {.backend = "gpu", .arch = 100}), "");
-  EXPECT_EQ(why_no_float8(mx, {}), "");
+  EXPECT_EQ(why_no_float8(mx->recipe, {.backend = "gpu", .arch = 100}), "");
+  EXPECT_EQ(why_no_float8(mx->recipe, {}), "");
   const auto emulated = float8_of(mx_config_of({"--quantize.linear.mx.emulate"}));
-  EXPECT_EQ(why_no_float8(emulated, {.backend = "gpu", .arch = 80}), "");
-  EXPECT_EQ(why_no_float8(std::nullopt, {.backend = "gpu", .arch = 80}), "");
+  EXPECT_EQ(why_no_float8(emulated->recipe, {.backend = "gpu", .arch = 80}), "");
+  EXPECT_EQ(LowPrecision().why_not({.backend = "gpu", .arch = 80}), "");
 }
 
 // torchao's table, N out and K in features.
-TEST(Float8Options, LeaveOutSmallMatmulsOnRequest) {
+TEST(LowPrecisionChoice, LeaveOutSmallMatmulsOnRequest) {
   const auto is_small = [](const char* recipe, int64_t n, int64_t k) {
     return !why_too_small(*find_float8_recipe(recipe), n, k).empty();
   };
@@ -149,7 +150,7 @@ TEST(Float8Options, LeaveOutSmallMatmulsOnRequest) {
             "auto_filter_small_kn: 1024 x 4096 gain nothing");
 }
 
-TEST(Float8Options, ChooseHowDelayedScalesFollow) {
+TEST(LowPrecisionChoice, ChooseHowDelayedScalesFollow) {
   const Float8Recipe plain = float8_of(config_of({kKey + "recipe_name=delayed"}))->recipe;
   EXPECT_EQ(plain.history_len, 1024);
   EXPECT_EQ(plain.margin, 0);
@@ -167,7 +168,7 @@ TEST(Float8Options, ChooseHowDelayedScalesFollow) {
                                           "set quantize.linear.float8.recipe_name = delayed");
 }
 
-TEST(Float8Options, NameKeysThatExcludeEachOther) {
+TEST(LowPrecisionChoice, NameKeysThatExcludeEachOther) {
   EXPECT_EQ(
       error_of({kKey + "recipe_name=rowwise", kKey + "enable_fsdp_float8_all_gather"}),
       "quantize.linear.float8.enable_fsdp_float8_all_gather: recipe rowwise quantizes rows and "

@@ -1,12 +1,14 @@
-#include "tokamak/run/float8_options.h"
+// Keys of a configuration that choose matmuls in 8-bit floats.
 
 #include <algorithm>
 
 #include <fmt/format.h>
 
 #include "tokamak/checkpoint/formats/weight_names.h"
-#include "tokamak/config/check.h"
+#include "tokamak/config/converters.h"
 #include "tokamak/core/error.h"
+#include "tokamak/parallel/float8/low_precision_choice.h"
+#include "tokamak/parallel/low_precision.h"
 
 namespace tokamak {
 namespace {
@@ -59,7 +61,7 @@ void choose_matmuls(const Float8LinearConfig& f, Float8Recipe& recipe) {
   recipe.shares_scales = f.scales_per == "product";
 }
 
-Float8Options mx_of(const Config& c) {
+LowPrecisionChoice mx_of(const Config& c) {
   TOK_REQUIRE(!has_float8(c),
               "model.converters: quantize.linear.float8 and quantize.linear.mx convert the same "
               "layers; name one of them");
@@ -99,7 +101,7 @@ void choose_history(const Float8LinearConfig& f, Float8Recipe& recipe) {
 
 }  // namespace
 
-std::optional<Float8Options> float8_of(const Config& c) {
+std::optional<LowPrecisionChoice> float8_of(const Config& c) {
   if (has_mx(c)) return mx_of(c);
   if (!has_float8(c)) return std::nullopt;
   const Float8LinearConfig& f = c.quantize.linear.float8;
@@ -127,16 +129,36 @@ std::optional<Float8Options> float8_of(const Config& c) {
   recipe->from_master = f.enable_fsdp_float8_all_gather;
   recipe->emulate = f.emulate;
   recipe->keeps_transposed = f.keep_transposed_weights;
-  return Float8Options{.recipe = *recipe,
-                       .layers = {.filter = filter_of(f.filter_fqns, *recipe),
-                                  .bf16_at_start = f.bf16_layers_at_start,
-                                  .bf16_at_end = f.bf16_layers_at_end,
-                                  .long_loss_chunks = f.long_loss_chunks}};
+  return LowPrecisionChoice{.recipe = *recipe,
+                            .layers = {.filter = filter_of(f.filter_fqns, *recipe),
+                                       .bf16_at_start = f.bf16_layers_at_start,
+                                       .bf16_at_end = f.bf16_layers_at_end,
+                                       .long_loss_chunks = f.long_loss_chunks}};
 }
 
-std::string why_no_float8(const std::optional<Float8Options>& float8, const Target& target) {
-  if (!float8 || float8->recipe.emulate || target.backend != "gpu") return "";
-  const Float8Recipe& recipe = float8->recipe;
+LowPrecision low_precision_of(const Config& config) {
+  const auto choice = float8_of(config);
+  return choice ? LowPrecision(*choice) : LowPrecision();
+}
+
+LowPrecisionTrades trades_of(const Config& config) {
+  const Float8LinearConfig& f = config.quantize.linear.float8;
+  return {.keeps_transposed = f.keep_transposed_weights, .long_loss_chunks = f.long_loss_chunks};
+}
+
+void set_trades(Config& config, const LowPrecisionTrades& trades) {
+  Float8LinearConfig& f = config.quantize.linear.float8;
+  f.keep_transposed_weights = trades.keeps_transposed;
+  f.long_loss_chunks = trades.long_loss_chunks;
+}
+
+bool lowers_head(const Config& config) {
+  const Strings& filters = config.quantize.linear.float8.filter_fqns;
+  return std::find(filters.begin(), filters.end(), "output") == filters.end();
+}
+
+std::string why_no_float8(const Float8Recipe& recipe, const Target& target) {
+  if (recipe.emulate || target.backend != "gpu") return "";
   const int first_arch = recipe.is_mx() ? 100 : 89;
   if (target.arch >= first_arch) return "";
   return fmt::format(
