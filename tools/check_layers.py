@@ -47,7 +47,7 @@ INCLUDE_OF_FOLDER = re.compile(r'^\s*#\s*include\s+"tokamak/(\w+)/(\w+)/', re.M)
 
 
 def layer_of(path):
-    """The folder's layer; a kernel file belongs to its backend, and passes of fp8 to a layer above parallel."""
+    """The folder's layer; a kernel file belongs to its backend, and passes of fp8 to a layer of its own."""
     if path.parts[1] == "ops" and path.name.endswith(("_cpu.cpp", "_cpu.h")):
         return "cpu"
     if path.parts[1] == "ops" and path.name.endswith(("_gpu.cu", "_gpu.cuh", "_gpu.h", "_gpu.cpp")):
