@@ -33,7 +33,8 @@ price::Precision parse_precision(const std::string& word, const std::string& tex
     if (price::name_of(precision) == lower_case(text)) return precision;
     names.push_back(price::name_of(precision));
   }
-  fail("{}{}: wanted {}", word, text, fmt::join(names, ", "));
+  fail("{}{}: wanted {} or {}", word, text, fmt::join(names.begin(), names.end() - 1, ", "),
+       names.back());
 }
 
 double parse_tokens(const std::string& text) {

@@ -38,9 +38,8 @@ struct MatrixRow {
   /// Whether matmuls are in low precision.
   bool is_low() const { return precision != "bf16"; }
 
-  /// Whether llm-train-bench, whose matrix this is, leaves the row out: it has
-  /// low precision neither with
-  /// compilation, which records CUDA graphs there, nor with recompute.
+  /// Whether llm-train-bench, whose matrix this is, leaves the row out: it has low precision
+  /// neither with compilation, which records CUDA graphs there, nor with recompute.
   bool is_left_out_by_peer() const;
 
   /// "gpt2:1.5B 16x1024 fsdp2 tensorwise recompute op graphs on"

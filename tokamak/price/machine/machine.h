@@ -158,7 +158,7 @@ struct Software {
   double power_derate = 1.0;         ///< sustained over short-run rate of matmuls and attention
   double elementwise_traffic = 1.0;  ///< bytes of kernels bound by memory over the plan's
   /// 1 = matmuls in few bits cast as Transformer Engine does (task/low_precision.h), beside a plan
-  /// in the compute dtype; 0 = they are planned as they are.
+  /// in the compute dtype; 0 = the plan itself is in low precision.
   int own_casts = 0;
   /// How its own casts and matmuls in few bits differ from Transformer Engine's with scales of
   /// tensors:

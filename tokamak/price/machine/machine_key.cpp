@@ -159,7 +159,7 @@ void add_software(std::vector<MachineKey>& out) {
   keys.add<&Software::logit_bytes>("logit_bytes", kBytes, 0, 1e3);
   keys.add<&Software::tensor_parallel_overlap>("tensor_parallel_overlap", kNone, 0, 1);
   keys.add<&Software::covers_collectives>("covers_collectives", kNone, 0, 1);
-  keys.add<&Software::merges_matmuls>("merges_matmuls", kNone, 0, 1);
+  keys.add<&Software::merges_matmuls>("merges_products", kNone, 0, 1);
   keys.add<&Software::keeps_copies>("keeps_copies", kNone, 0, 1);
   keys.add<&Software::device_graphs>("device_graphs", kNone, 0, 1);
   keys.add<&Software::whole_sequences>("whole_sequences", kNone, 0, 1);
