@@ -19,7 +19,7 @@ std::string line_of(const Float8Marks& marks, const Float8Recipe& recipe, const 
                     std::string_view compute) {
   std::string line =
       fmt::format("float8: {}, {} products, head in {}; scales per {}", recipe.name,
-                  recipe.shares_scales ? marks.products : marks.weights,
+                  recipe.shares_scales ? marks.matmuls : marks.weights,
                   marks.head ? "float8" : compute, recipe.shares_scales ? "product" : "module");
   if (has_owners(mesh))
     line += fmt::format("; weights travel in {}", recipe.gathers_quantized() ? "fp8" : compute);

@@ -54,7 +54,7 @@ class Marker {
       if (n.as<LinearGradWeight>() != nullptr && !n.accumulations.empty()) mark_grad_weight(n);
     }
     marks_.weights = static_cast<int>(gradients_.size());
-    marks_.products = static_cast<int>(inputs_.size());
+    marks_.matmuls = static_cast<int>(inputs_.size());
     return marks_;
   }
 

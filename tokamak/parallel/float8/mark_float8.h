@@ -27,8 +27,8 @@ struct Float8Layers {
 
 /// The result of mark_float8().
 struct Float8Marks {
-  int weights = 0;   ///< of blocks
-  int products = 0;  ///< of blocks; weights of one input are one product
+  int weights = 0;  ///< of blocks
+  int matmuls = 0;  ///< of blocks; weights of one input are one matmul
   bool head = false;
 };
 

@@ -147,10 +147,10 @@ class Quantizer {
 
   // Whether the quantized dx are made with those of y, so that a gathered weight is freed: before
   // there are logits, and before the next weight that stays for a whole step is gathered.
-  bool quantizes_for_dx_early(const Node& product) const {
-    const Value w = product.in[1];
+  bool quantizes_for_dx_early(const Node& matmul) const {
+    const Value w = matmul.in[1];
     return differentiated_.contains(w) &&
-           (is_of_head(product.label) || keeps_both_layouts(w) ||
+           (is_of_head(matmul.label) || keeps_both_layouts(w) ||
             (is_made_once(w) && !recipe_.has_one_weight() && !stays(source_of(w).first)));
   }
 

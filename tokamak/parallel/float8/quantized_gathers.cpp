@@ -59,12 +59,12 @@ void QuantizedGathers::find_parts() {
 }
 
 std::map<Value, int32_t> QuantizedGathers::matmuls_of_weights() const {
-  std::map<Value, int32_t> products;
+  std::map<Value, int32_t> matmuls;
   for (int32_t i = 0; i < graph_.size(); ++i) {
     const Node& n = graph_.node(i);
-    if (n.as<Linear>() != nullptr && is_quantized_operand(n, 1)) products.emplace(n.in[1], i);
+    if (n.as<Linear>() != nullptr && is_quantized_operand(n, 1)) matmuls.emplace(n.in[1], i);
   }
-  return products;
+  return matmuls;
 }
 
 void QuantizedGathers::refuse_other_readers() {
@@ -109,15 +109,15 @@ void QuantizedGathers::number_sites(const SharedScales& weights_of) {
   for (const auto& [weight, all] : weights_of) {
     if (is_gathered(weight)) lying[parts_.at(weight).bucket][parts_.at(weight).begin] = weight;
   }
-  const std::map<Value, int32_t> products = matmuls_of_weights();
+  const std::map<Value, int32_t> matmuls = matmuls_of_weights();
   std::map<Value, int64_t> site_of;  // by the first of weights that share it
   for (size_t b = 0; b < buckets_.size(); ++b) {
     for (const auto& [begin, weight] : lying[b]) {
-      const Node& product = graph_.node(products.at(weight));
-      const std::string& module = product.as<Linear>()->module;
+      const Node& matmul = graph_.node(matmuls.at(weight));
+      const std::string& module = matmul.as<Linear>()->module;
       const auto [site, is_new] = site_of.emplace(weights_of.at(weight).front(), num_sites_);
       if (is_new && recipe_.is_delayed()) {
-        site->second = table_.weight_row(graph_, product.label.block, module);
+        site->second = table_.weight_row(graph_, matmul.label.block, module);
       } else if (is_new) {
         ++num_sites_;
       }

@@ -56,7 +56,7 @@ class Finder {
            graph_.node(of[0]).label != graph_.node(i).label;
   }
 
-  void collect(int32_t i, ProductSum& sum) const {
+  void collect(int32_t i, MatmulSum& sum) const {
     sum.inside.push_back(i);
     for (const Value v : graph_.node(i).in) {
       const bool is_inside = is_plain_sum(v.node) && readers(v).size() == 1 &&
@@ -67,9 +67,9 @@ class Finder {
 
   // Returns why `term` of a sum cannot be merged with others, or "" and sets `member`.
   std::string member_of(Value term, const Label& label, MatmulMember& member) const {
-    const Node& product = graph_.producer(term);
-    member = {.grad_input = term.node, .dy = product.in[0], .weight = {.value = product.in[1]}};
-    if (product.label != label || !product.accumulations.empty() || readers(term).size() != 1)
+    const Node& matmul = graph_.producer(term);
+    member = {.grad_input = term.node, .dy = matmul.in[0], .weight = {.value = matmul.in[1]}};
+    if (matmul.label != label || !matmul.accumulations.empty() || readers(term).size() != 1)
       return "its input gradient has another use";
     if (!lies_in_bucket(member.weight)) return "lies in no bucket";
     for (const int32_t i : readers(member.dy)) {
@@ -134,16 +134,16 @@ class Finder {
   }
 
   void find_groups(int32_t root) {
-    ProductSum sum;
+    MatmulSum sum;
     collect(root, sum);
-    const auto is_product = [&](Value v) {
+    const auto is_matmul = [&](Value v) {
       return graph_.producer(v).as<LinearGradInput>() != nullptr;
     };
-    if (std::count_if(sum.terms.begin(), sum.terms.end(), is_product) < 2) return;
+    if (std::count_if(sum.terms.begin(), sum.terms.end(), is_matmul) < 2) return;
     std::vector<MatmulMember> members;
     std::string reason;
     for (const Value term : sum.terms) {
-      if (!is_product(term)) continue;
+      if (!is_matmul(term)) continue;
       members.emplace_back();
       const std::string why = member_of(term, graph_.node(root).label, members.back());
       if (!why.empty()) reason = fmt::format("{}: {}", shape_of(members.back()), why);
@@ -176,7 +176,7 @@ class Finder {
     std::string apart;
     if (pack_gates(group) || pack_attention(group, apart) || pack_heads(group)) {
       note(fmt::format("{}: gradients as one product, forward {}", which,
-                       group.products.empty() ? "apart: " + apart : "too"));
+                       group.matmuls.empty() ? "apart: " + apart : "too"));
       out_.groups.push_back(std::move(group));
       return true;
     }
@@ -213,7 +213,7 @@ class Finder {
         group.members[1].dy != Value{dgate.node, 1})
       return false;
     std::set<int32_t> activations;
-    std::vector<int32_t> products;
+    std::vector<int32_t> matmuls;
     for (const Value v : {grad.in[0], grad.in[1]}) {
       for (const int32_t i : readers(v)) {
         if (i == dgate.node) continue;
@@ -221,20 +221,20 @@ class Finder {
         if (n.as<Swiglu>() == nullptr || n.in != std::vector{grad.in[0], grad.in[1]}) return false;
         activations.insert(i);
       }
-      products.push_back(v.node);
+      matmuls.push_back(v.node);
     }
-    if (activations.size() != 1 || !merge_forward(group, products)) return false;
+    if (activations.size() != 1 || !merge_forward(group, matmuls)) return false;
     group.activation = *activations.begin();
     group.packed_grad = dgate.node;
     return true;
   }
 
   // Whether these matmuls of the members' weights, in order, can be merged into one.
-  bool merge_forward(MatmulGroup& group, const std::vector<int32_t>& products) const {
+  bool merge_forward(MatmulGroup& group, const std::vector<int32_t>& matmuls) const {
     std::vector<MatmulTensor> biases;
-    const Node& first = graph_.node(products[0]);
-    for (size_t k = 0; k < products.size(); ++k) {
-      const Node& n = graph_.node(products[k]);
+    const Node& first = graph_.node(matmuls[0]);
+    for (size_t k = 0; k < matmuls.size(); ++k) {
+      const Node& n = graph_.node(matmuls[k]);
       const auto* op = n.as<Linear>();
       if (op == nullptr || !op->adds_bias || n.stream != 0 || n.in[0] != first.in[0] ||
           n.in.size() != first.in.size() || n.label != first.label || !n.accumulations.empty() ||
@@ -252,7 +252,7 @@ class Finder {
       biases[k].gradient = bias.gradient;
       bias = biases[k];
     }
-    group.products = products;
+    group.matmuls = matmuls;
     return true;
   }
 
@@ -260,10 +260,10 @@ class Finder {
   bool pack_attention(MatmulGroup& group, std::string& why) const {
     std::vector<Value> dy;
     for (const MatmulMember& m : group.members) dy.push_back(m.dy);
-    std::vector<int32_t> products;
-    auto heads = find_packed_heads(graph_, readers_, dy, products, why);
+    std::vector<int32_t> matmuls;
+    auto heads = find_packed_heads(graph_, readers_, dy, matmuls, why);
     if (!heads) return false;
-    if (!merge_forward(group, products)) {
+    if (!merge_forward(group, matmuls)) {
       why = "their biases do not lie side by side";
       return false;
     }

@@ -38,19 +38,19 @@ struct MatmulGroup {
   std::vector<Value> packer_in;
   int32_t packed_grad = -1;
   std::optional<PackedHeads> heads;
-  std::vector<int32_t> products;  ///< forward matmuls, merged too
-  int32_t activation = -1;        ///< the node that reads them
+  std::vector<int32_t> matmuls;  ///< forward matmuls, merged too
+  int32_t activation = -1;       ///< the node that reads them
 };
 
 /// A sum of input gradients.
-struct ProductSum {
+struct MatmulSum {
   std::vector<Value> terms;     ///< in order
   std::vector<int32_t> inside;  ///< nodes of all its sums
 };
 
 struct MatmulGroups {
   std::vector<MatmulGroup> groups;
-  std::map<int32_t, ProductSum> sums;  ///< with merged terms, by the node of the whole sum
+  std::map<int32_t, MatmulSum> sums;  ///< with merged terms, by the node of the whole sum
 };
 
 /// Finds the groups in a graph of one rank; see merge_matmuls.h.

@@ -52,7 +52,7 @@ class Merger {
       grad_input_at_[last_input] = g;
       index_tensors(g, &MatmulMember::weight);
       if (group.members[0].bias.grad >= 0) index_tensors(g, &MatmulMember::bias);
-      if (!group.products.empty()) index_forward(g);
+      if (!group.matmuls.empty()) index_forward(g);
     }
     for (const auto& [root, sum] : sums_) is_gone_.insert(sum.inside.begin(), sum.inside.end());
   }
@@ -72,13 +72,13 @@ class Merger {
 
   void index_forward(size_t g) {
     const MatmulGroup& group = groups_[g];
-    is_gone_.insert(group.products.begin(), group.products.end());
+    is_gone_.insert(group.matmuls.begin(), group.matmuls.end());
     if (const auto& heads = group.heads) {
       is_gone_.insert(heads->inside.begin(), heads->inside.end());
       activation_at_[heads->attention] = g;
       packed_grad_at_[heads->gradient] = g;
     } else {
-      product_at_[*std::max_element(group.products.begin(), group.products.end())] = g;
+      matmul_at_[*std::max_element(group.matmuls.begin(), group.matmuls.end())] = g;
       activation_at_[group.activation] = g;
       packed_grad_at_[group.packed_grad] = g;
     }
@@ -86,7 +86,7 @@ class Merger {
 
   void put(int32_t i) {
     const LabelScope scope(rewriter_.to, graph_.node(i).label);
-    if (const auto at = product_at_.find(i); at != product_at_.end()) put_matmul(at->second);
+    if (const auto at = matmul_at_.find(i); at != matmul_at_.end()) put_matmul(at->second);
     if (const auto at = grad_input_at_.find(i); at != grad_input_at_.end())
       put_grad_input(at->second);
     if (const auto at = grad_at_.find(i); at != grad_at_.end()) put_grad(i, at->second);
@@ -141,22 +141,22 @@ class Merger {
 
   void put_matmul(size_t g) {
     Merged& m = merged_[g];
-    const Value x = graph_.node(groups_[g].products[0]).in[0];
-    const auto* first = graph_.node(groups_[g].products[0]).as<Linear>();
-    m.product =
+    const Value x = graph_.node(groups_[g].matmuls[0]).in[0];
+    const auto* first = graph_.node(groups_[g].matmuls[0]).as<Linear>();
+    m.matmul =
         rewriter_.to.apply(Linear{.low_precision = first->low_precision, .module = first->module},
                            {rewriter_(x), m.weight, m.bias});
   }
 
   void put_activation(int32_t i, size_t g) {
     const Swiglu op{.packed = true, .kind = graph_.node(i).as<Swiglu>()->kind};
-    rewriter_.map({i, 0}, rewriter_.to.apply(op, {merged_[g].product}));
+    rewriter_.map({i, 0}, rewriter_.to.apply(op, {merged_[g].matmul}));
   }
 
   void put_activation_grad(int32_t i, size_t g) {
     const Node& n = graph_.node(i);
     const SwigluGrad op{.packed = true, .kind = n.as<SwigluGrad>()->kind};
-    merged_[g].dy = rewriter_.to.apply(op, {merged_[g].product, rewriter_(n.in[2])});
+    merged_[g].dy = rewriter_.to.apply(op, {merged_[g].matmul, rewriter_(n.in[2])});
   }
 
   // Emits the matmul, its heads, their rotation and attention.
@@ -165,7 +165,7 @@ class Merger {
     Graph& to = rewriter_.to;
     put_matmul(g);
     const TensorType& k = graph_.type(n.in[1]);
-    Value qkv = to.apply(Reshape{.dims = {0, 0, -1, k.dims[3]}}, {merged_[g].product});
+    Value qkv = to.apply(Reshape{.dims = {0, 0, -1, k.dims[3]}}, {merged_[g].matmul});
     merged_[g].qkv = rotated(qkv, g, false);
     Attention op = *n.as<Attention>();
     op.packed_kv_heads = k.dims[2];
@@ -221,7 +221,7 @@ class Merger {
   }
 
   // Emits what remains of a sum.
-  void put_sum(int32_t root, const ProductSum& sum) {
+  void put_sum(int32_t root, const MatmulSum& sum) {
     Value total;
     std::set<size_t> added;
     for (const Value term : sum.terms) {
@@ -234,17 +234,17 @@ class Merger {
   }
 
   struct Merged {
-    Value weight, bias, product, qkv, dy, dx;
+    Value weight, bias, matmul, qkv, dy, dx;
   };
 
   const Graph& graph_;
   std::vector<MatmulGroup> groups_;
-  std::map<int32_t, ProductSum> sums_;
+  std::map<int32_t, MatmulSum> sums_;
   std::vector<Merged> merged_;  // by group
   Rewriter rewriter_;
   std::map<int32_t, size_t> group_of_;  // by input gradient
   // By the node that the merged one replaces:
-  std::map<int32_t, size_t> grad_input_at_, product_at_, activation_at_, packed_grad_at_;
+  std::map<int32_t, size_t> grad_input_at_, matmul_at_, activation_at_, packed_grad_at_;
   std::map<int32_t, Part> grad_at_;
   std::map<int32_t, std::vector<Part>> tensor_at_;
   std::set<int32_t> is_gone_;

@@ -19,7 +19,7 @@ class PathFinder {
 
   // Leads from attention's operand `v` to a matmul's output, which is split into heads before the
   // rotation.
-  std::optional<Path> to_product(Value v) const {
+  std::optional<Path> to_matmul(Value v) const {
     Path path{.from = v};
     if (!pass_rope(path) || !pass_heads(path, 3)) return std::nullopt;
     return path;
@@ -76,7 +76,7 @@ bool rotate_alike(const std::vector<Path>& paths) {
 
 std::optional<PackedHeads> find_packed_heads(const Graph& graph, const ValueReaders& readers,
                                              const std::vector<Value>& dy,
-                                             std::vector<int32_t>& products, std::string& why) {
+                                             std::vector<int32_t>& matmuls, std::string& why) {
   const PathFinder finder(graph, readers);
   why = "no attention of this rank alone reads all three";
   if (dy.size() != 3) return std::nullopt;
@@ -96,12 +96,12 @@ std::optional<PackedHeads> find_packed_heads(const Graph& graph, const ValueRead
   if (attention.as<Attention>() == nullptr || attention.stream != 0) return std::nullopt;
   std::vector<Path> forth;
   for (size_t k = 0; k < 3; ++k) {
-    const auto path = finder.to_product(attention.in[k]);
+    const auto path = finder.to_matmul(attention.in[k]);
     if (!path || attention.in[k] != gradient.in[k] ||
         readers.at(attention.in[k]) != std::vector{heads.attention, heads.gradient})
       return std::nullopt;
     forth.push_back(*path);
-    products.push_back(path->from.node);
+    matmuls.push_back(path->from.node);
   }
   why = "queries and keys are not rotated alike";
   if (!rotate_alike(back) || !rotate_alike(forth) ||

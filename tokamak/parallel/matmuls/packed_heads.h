@@ -23,10 +23,10 @@ struct PackedHeads {
 };
 
 /// Returns the attention whose gradients of queries, keys and values are the output gradients `dy`
-/// of three matmuls that only it reads, and sets `products` to their nodes, in that order. Else
+/// of three matmuls that only it reads, and sets `matmuls` to their nodes, in that order. Else
 /// returns nothing and says `why`.
 std::optional<PackedHeads> find_packed_heads(const Graph& graph, const ValueReaders& readers,
                                              const std::vector<Value>& dy,
-                                             std::vector<int32_t>& products, std::string& why);
+                                             std::vector<int32_t>& matmuls, std::string& why);
 
 }  // namespace tokamak
