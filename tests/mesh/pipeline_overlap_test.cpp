@@ -1,4 +1,4 @@
-// Receives that stand late, and weights gathered stage by stage beside the first forwards: same
+// Receives that stand late, and weights gathered stage by stage during the first forwards: same
 // bits.
 #include <algorithm>
 #include <utility>
@@ -96,7 +96,7 @@ TEST(PipelineOverlapFloat8, leaves_every_bit) {
 }
 
 // Codes are gathered while stages run, although they are made before and transposed afterwards:
-// what is made of them waits for the stage's first forward.
+// what is computed from them waits for the stage's first forward.
 TEST(PipelineOverlapFloat8, gathers_of_codes_outlive_their_item) {
   MeshCase c = float8_pipeline("delayed", true);
   c.distribute.overlaps_gathers = true;

@@ -12,7 +12,6 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file_call.h"
-#include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
 namespace {

@@ -1,5 +1,3 @@
-#include "tokamak/cli/bench_op.h"
-
 #include <algorithm>
 #include <charconv>
 #include <set>
@@ -39,15 +37,11 @@ Dims dims_of(const std::string& text) {
   return dims;
 }
 
-bool has_op(const OpScene& scene, const std::string& op) {
-  return std::find(scene.ops.begin(), scene.ops.end(), op) != scene.ops.end();
-}
-
 std::vector<const OpScene*> scenes_of(const std::string& name) {
   std::vector<const OpScene*> found;
   std::set<std::string> names{"all", "float8"};
   for (const OpScene& scene : op_scenes()) {
-    const bool is_named = scene.name == name || has_op(scene, name);
+    const bool is_named = scene.name == name || scene.ops.contains(name);
     if (is_named || name == (scene.is_float8 ? "float8" : "all")) found.push_back(&scene);
     names.insert(scene.ops.begin(), scene.ops.end());
   }
@@ -145,7 +139,7 @@ int run_bench_op(Args args) {
     for (const Dims& size : sizes) {
       for (const OpTime& row : benchmark_scene(*scene, size, dtype_from_name(dtype, "--dtype"),
                                                *backend, rates, budget_s)) {
-        if (has_op(*scene, name) && name != scene->name && row.op != name) continue;
+        if (scene->ops.contains(name) && name != scene->name && row.op != name) continue;
         print_row(row);
         if (!scene->is_float8)
           timed.push_back({.op = row.op,

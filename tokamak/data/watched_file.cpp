@@ -23,46 +23,29 @@ struct stat state_of(int fd, const std::filesystem::path& path) {
 
 WatchedFile::WatchedFile(const std::filesystem::path& path)
     : path_(path), fd_(open_regular_file(path)) {
-  const struct stat info = state_of(fd_, path_);
+  const struct stat info = state_of(fd_.get(), path_);
   size_ = info.st_size;
   changed_ = info.st_mtim;
 }
 
-WatchedFile::WatchedFile(WatchedFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      fd_(std::exchange(other.fd_, -1)),
-      size_(other.size_),
-      changed_(other.changed_) {}
-
-WatchedFile& WatchedFile::operator=(WatchedFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(fd_, other.fd_);
-  std::swap(size_, other.size_);
-  std::swap(changed_, other.changed_);
-  return *this;
-}
-
-WatchedFile::~WatchedFile() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 void WatchedFile::check_unchanged() const {
-  const struct stat info = state_of(fd_, path_);
-  TOK_REQUIRE(info.st_size == size_,
-              "{}: the file has {} bytes, it had {} when the run began; data may not change under "
-              "a run",
-              path_.string(), info.st_size, size_);
+  const struct stat info = state_of(fd_.get(), path_);
+  TOK_REQUIRE(
+      info.st_size == size_,
+      "{}: the file has {} bytes, it had {} when the run began; data must not change during "
+      "a run",
+      path_.string(), info.st_size, size_);
   TOK_REQUIRE(
       info.st_mtim.tv_sec == changed_.tv_sec && info.st_mtim.tv_nsec == changed_.tv_nsec,
-      "{}: the file has been written to since the run began; data may not change under a run",
+      "{}: the file has been written to since the run began; data must not change during a run",
       path_.string());
 }
 
 void WatchedFile::read(int64_t first, std::span<std::byte> out) const {
   size_t done = 0;
   while (done < out.size()) {
-    const ssize_t n =
-        ::pread(fd_, out.data() + done, out.size() - done, first + static_cast<int64_t>(done));
+    const ssize_t n = ::pread(fd_.get(), out.data() + done, out.size() - done,
+                              first + static_cast<int64_t>(done));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw_errno("read " + path_.string());
     if (n == 0) break;

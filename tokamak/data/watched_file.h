@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <span>
 
+#include "tokamak/core/owned_fd.h"
+
 namespace tokamak {
 
 /// An open regular file. A file that is renamed over its path changes nothing, since the one that
@@ -17,11 +19,6 @@ class WatchedFile {
 
   /// Throws Error naming the path if it cannot be opened.
   explicit WatchedFile(const std::filesystem::path& path);
-  WatchedFile(WatchedFile&& other) noexcept;
-  WatchedFile& operator=(WatchedFile&& other) noexcept;
-  WatchedFile(const WatchedFile&) = delete;
-  WatchedFile& operator=(const WatchedFile&) = delete;
-  ~WatchedFile();
 
   int64_t size() const { return size_; }
 
@@ -34,7 +31,7 @@ class WatchedFile {
   void check_unchanged() const;
 
   std::filesystem::path path_;
-  int fd_ = -1;
+  OwnedFd fd_;
   int64_t size_ = 0;
   timespec changed_{};
 };

@@ -14,9 +14,9 @@
 #include "tokamak/gpu/nccl/nccl_world.h"
 #include "tokamak/ops/attention/attention.h"
 #include "tokamak/ops/norm/norm.h"
-#include "tokamak/ops/op_runner.h"
 #include "tokamak/ops/optimizer/adamw.h"
 #include "tokamak/ops/optimizer/grad_norm.h"
+#include "tokamak/ops/test_op_runner.h"
 
 namespace tokamak::testing {
 namespace {

@@ -28,7 +28,7 @@ constexpr std::array kSharedMembers{"bos_token_id",         "eos_token_id",     
                                     "tie_word_embeddings",  "torch_dtype",        "dtype",
                                     "transformers_version", "quantization_config"};
 
-// These are of the images.
+// These belong to the images.
 constexpr std::array kImageMembers{"vision_config",
                                    "mm_tokens_per_image",
                                    "boi_token_index",
@@ -47,7 +47,7 @@ const ModelWithText* model_with_text(const HfFields& f) {
   const std::string name = f.first_text_or("architectures", "");
   const std::string type = f.text_or("model_type", "");
   const bool has_no_head = name.empty() || name.ends_with("Model");
-  const auto* found = std::find_if(kModelsWithText.begin(), kModelsWithText.end(), [&](auto& m) {
+  const auto* found = std::ranges::find_if(kModelsWithText, [&](auto& m) {
     return m.architecture == name || (has_no_head && m.model_type == type);
   });
   return found == kModelsWithText.end() ? nullptr : found;

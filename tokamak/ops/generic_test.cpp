@@ -5,8 +5,8 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/core/random.h"
-#include "tokamak/ops/op_runner.h"
 #include "tokamak/ops/table.h"
+#include "tokamak/ops/test_op_runner.h"
 
 namespace tokamak {
 

@@ -427,7 +427,7 @@ TEST(Tekken, RefusesBadFilesByPlace) {
       {error_with("/config/default_num_special_tokens", 283), "wanted a number from 0 to 282"},
       {error_with("/special_tokens", Json::array({{{"rank", 23}, {"token_str", "x"}}})),
        "special_tokens[0]: wanted a rank below 23, got 23"},
-      {error_with("/config/pattern", "("), "config.pattern: the pattern is not understood"},
+      {error_with("/config/pattern", "("), "config.pattern: cannot parse the pattern"},
       {error_with("/config", 3), "config: wanted an object"},
   };
   for (const auto& [error, part] : cases)

@@ -171,7 +171,7 @@ Cost FusedFloat8::cost(std::span<const TensorType> in, std::span<const TensorTyp
 }
 
 std::vector<Alias> FusedFloat8::aliases() const {
-  // What quantized values are made of may be computed twice, from inputs that must still be there.
+  // The inputs of quantized values may be computed twice, from inputs that must still be there.
   const auto is_encoded = [&](int out) {
     return lone_maximum() == nullptr &&
            (makes_codes_of_tiles(first) ||
@@ -276,7 +276,7 @@ std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in)
     return fmt::format("{} makes no codes", op.first.rules->name);
   for (int k = 0; k < std::ssize(op.stores); ++k) {
     if (op.stores[k] && !stores_beside_tiles(op.first, k))
-      return "codes are made of values that are not stored";
+      return "it quantizes values that are not stored";
   }
   if (op.first.as<GeluGrad>() != nullptr &&
       !std::all_of(op.readers.begin(), op.readers.end(),

@@ -1,6 +1,7 @@
 // Timing ops by themselves, at the shapes that a training step gives them.
 #pragma once
 
+#include <set>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -15,13 +16,13 @@ class SceneBuilder;
 /// Ops whose shapes follow from one set of sizes, such as a matmul and its gradients.
 struct OpScene {
   std::string_view name;
-  std::span<const std::string_view> ops;
   std::string_view sizes;      ///< what the dims are: "tokens x out x in"
   std::vector<Dims> of_llama;  ///< of Llama-3-8B, two sequences of 8192
   std::vector<Dims> small;     ///< quick on a CPU
   void (*build)(SceneBuilder& b, const Dims& dims) = nullptr;
   /// It wants a GPU of sm_89 or newer, or a CPU. "all" and machine files leave it out.
   bool is_float8 = false;
+  std::set<std::string_view> ops{};  ///< that it builds
 };
 
 const std::vector<OpScene>& op_scenes();

@@ -30,7 +30,7 @@ std::vector<double> sorted_values(const RunHistory& run, Metric metric) {
   for (const LoggedStep& s : run.steps) {
     if (std::isfinite(s[metric])) values.push_back(s[metric]);
   }
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   return values;
 }
 
@@ -83,7 +83,7 @@ std::vector<const RunEvent*> chosen_events(std::span<const RunEvent> events, siz
         chosen.push_back(&event);
     }
   }
-  std::sort(chosen.begin(), chosen.end());  // all are elements of one vector
+  std::ranges::sort(chosen);  // all are elements of one vector
   return chosen;
 }
 

@@ -68,8 +68,8 @@ void add_parts(std::vector<ShardPart>& parts, const CheckpointReader& reader,
 // Returns where runs of parts begin, and the end: each run is read by one thread. Sorts them.
 std::vector<size_t> cut_into_runs(std::vector<ShardPart>& parts, const CheckpointReader& reader,
                                   int num_threads) {
-  std::sort(parts.begin(), parts.end(),
-            [](const ShardPart& a, const ShardPart& b) { return a.place < b.place; });
+  std::ranges::sort(parts,
+                    [](const ShardPart& a, const ShardPart& b) { return a.place < b.place; });
   int64_t all = 0;
   for (const ShardPart& part : parts) all += part.count * saved_width(reader, *part.piece);
   const int64_t most = std::clamp(all / (4 * num_threads), kLeastRunBytes, kMostRunBytes);
@@ -274,9 +274,9 @@ void check_checkpoint(const CheckpointReader& reader, std::span<const TensorPiec
       continue;
     }
     TOK_REQUIRE(found != nullptr, "{} has no tensor {}", folder, piece.tensor);
-    TOK_REQUIRE(found->dims == piece.type.dims, "{}: {} is {}, the run wants {}", folder,
+    TOK_REQUIRE(found->dims == piece.type.dims, "{}: {} is {}, the run needs {}", folder,
                 piece.tensor, to_string(found->dims), to_string(piece.type.dims));
-    TOK_REQUIRE(can_convert(piece.type.dtype, found->dtype), "{}: {} is {}, the run wants {}",
+    TOK_REQUIRE(can_convert(piece.type.dtype, found->dtype), "{}: {} is {}, the run needs {}",
                 folder, piece.tensor, name_of(found->dtype), name_of(piece.type.dtype));
   }
 }

@@ -21,7 +21,7 @@
 namespace tokamak {
 namespace {
 
-// The device is told of so much at a time that it may write to it.
+// This much at a time is registered with the device.
 constexpr int64_t kPinnedBytes = int64_t{8} << 20;
 // Of the whole file, pin_more() pins this part, or a few blocks where that is less.
 constexpr int64_t kPinnedShare = 32;
