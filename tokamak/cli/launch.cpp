@@ -76,7 +76,7 @@ void require_open_files(const launch::LaunchJob& job, const LaunchOptions& optio
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// Without a hostfile all ranks start here, which surprises in an allocation of several nodes.
+/// Without a hostfile all ranks start here, which is a surprise in an allocation of several nodes.
 void say_where(const launch::LaunchJob& job, const LaunchOptions& options) {
   const std::string nodes = environment_variable("SLURM_JOB_NUM_NODES");
   if (std::atoi(nodes.c_str()) <= 1 || !options.hostfile.empty()) return;

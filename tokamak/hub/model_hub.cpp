@@ -115,8 +115,8 @@ bool is_whole(const fs::path& path, const HubFile& file) {
   return file.sha256.empty() ? git_blob_id(path) == file.blob_id : sha256_of(path) == file.sha256;
 }
 
-// A file while it arrives, beside its place. Its name holds its hash, so that a part of another
-// version is not gone on with.
+// A partial download, next to its final place. Its name holds its hash, so that a part of another
+// version is not resumed.
 class PartFile {
  public:
   PartFile(const fs::path& target, const HubFile& file) : path_(target) {

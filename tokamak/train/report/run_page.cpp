@@ -74,7 +74,7 @@ std::vector<RunEvent> with_saves_joined(const RunHistory& run) {
   return joined;
 }
 
-// Returns at most `most` events of a run in their order: others before saves, early before late.
+// Returns at most `most` events of a run in their order: saves are left out first, then late ones.
 std::vector<const RunEvent*> chosen_events(std::span<const RunEvent> events, size_t most) {
   std::vector<const RunEvent*> chosen;
   for (const bool saves : {false, true}) {

@@ -87,8 +87,8 @@ std::vector<size_t> cut_into_runs(std::vector<ShardPart>& parts, const Checkpoin
   return begins;
 }
 
-// Where the ranks together want the checkpoint's bytes once, each reads its own past the page
-// cache; bytes that several want are read from the disk once.
+// If no two ranks need the same bytes of the checkpoint, each reads its own past the page cache;
+// bytes that several ranks need are read from the disk once.
 bool wants_own_bytes(std::span<const ShardPart> parts, const CheckpointReader& reader,
                      int64_t num_ranks) {
   int64_t wanted = 0;
