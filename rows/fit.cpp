@@ -25,7 +25,7 @@ namespace {
 constexpr size_t kNthOfVTrain = 20;
 constexpr double kFar = 0.08;
 
-// One number for all machines that are made of one of `parts`.
+// One number for all machines that include one of `parts`.
 struct Constant {
   std::vector<std::string> parts;
   std::string key;

@@ -39,7 +39,7 @@ FOLDERS_MAY_SEE = {  # the same among the folders of a layer
 MAY_SEE = {layer: set(seen.split()) for layer, seen in MAY_SEE.items()}
 MAY_SEE["cli"] = set(MAY_SEE)
 # Tests, and what only tests link, run what they test.
-TEST_STEM = re.compile(r"_test$|_bench$|^test_|^op_runner$")
+TEST_STEM = re.compile(r"_test$|_bench$|^test_")
 TESTS_MAY_SEE = {"comm", "cpu", "exec", "gpu", "launch", "ops", "pipeline", "plan"}
 
 INCLUDE = re.compile(r'^\s*#\s*include\s+"tokamak/(parallel/(?=float8/))?(\w+)/', re.M)

@@ -31,6 +31,7 @@ step yamllint yamllint -d '{extends: relaxed, rules: {line-length: disable}}' "$
 step layers python3 tools/check_layers.py
 step sizes python3 tools/check_sizes.py
 step tests python3 tools/check_tests.py
+step words python3 tools/check_words.py
 step portable configure_portable
 step clang-tidy tools/tidy.sh
 

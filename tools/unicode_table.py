@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Write tokamak/tokenizer/unicode_table.h: which code points are letters, numbers, spaces, words.
+"""Write tokamak/tokenizer/unicode_ranges.def: which code points are letters, numbers, spaces, words.
 
 Uses unicodedata2 (any Unicode version) if installed, else Python's own unicodedata.
 """
@@ -43,31 +43,16 @@ def ranges():
 
 def main():
     rows = [f"{{0x{a:X}, 0x{b:X}, {f}}}," for a, b, f in ranges()]
-    lines = [
-        f"// Written by tools/unicode_table.py from Unicode {unicode.unidata_version}. Do not edit.",
-        "#pragma once",
-        "",
-        "#include <cstdint>",
-        "",
-        "namespace tokamak {",
-        "",
-        "struct UnicodeRange {",
-        "  uint32_t first;",
-        "  uint32_t last;",
-        "  uint8_t flags;",
-        "};",
-        "",
-        "// clang-format off",
-        "inline constexpr UnicodeRange kUnicodeRanges[] = {",
-    ]
-    line = "  "
+    lines = [f"// Written by tools/unicode_table.py from Unicode {unicode.unidata_version}: "
+             "{first, last, flags}. Do not edit."]
+    line = ""
     for row in rows:
-        if len(line) + len(row) > 100:
+        if len(line) + len(row) > 98:
             lines.append(line.rstrip())
-            line = "  "
+            line = ""
         line += row + " "
-    lines += [line.rstrip(), "};", "// clang-format on", "", "}  // namespace tokamak", ""]
-    out = pathlib.Path(__file__).parent.parent / "tokamak/tokenizer/unicode_table.h"
+    lines += [line.rstrip(), ""]
+    out = pathlib.Path(__file__).parent.parent / "tokamak/tokenizer/unicode_ranges.def"
     out.write_text("\n".join(lines))
     print(f"{out}: {len(rows)} ranges", file=sys.stderr)
 

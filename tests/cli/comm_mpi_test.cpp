@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tokamak/comm/thread_world.h"
+#include "tokamak/comm/test_world.h"
 
 #include "tests/fixtures/comm_battery.h"
 #include "tests/fixtures/program.h"

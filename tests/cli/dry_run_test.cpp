@@ -97,7 +97,7 @@ TEST(DryRun, SaysWhetherTheRunFitsHere) {
   EXPECT_EQ(elsewhere.out.find("fit"), std::string::npos) << elsewhere.out;
 }
 
-// In an allocation that ends after so many seconds.
+// In an allocation that ends after N seconds.
 class Allocation {
  public:
   ProgramResult dry_run(int64_t left_s, const std::string& steps) {
@@ -288,7 +288,7 @@ TEST_F(SameLine, OfCheckpointsAndFolders) {
   const Words resumes = saves + Words{"--training.steps=3"};
   expect("checkpoint.load_step = 7: there is no", resumes + Words{"--checkpoint.load_step=7"});
   expect("which is not in the configured model", resumes + Words{"--model.layers=1"});
-  expect("the run wants", resumes + Words{"--model.mlp_dim=64"});
+  expect("the run needs", resumes + Words{"--model.mlp_dim=64"});
   expect("windows of seq_len 32, this run's is 16", resumes + Words{"--training.seq_len=16"});
   expect("gpt2", {"--checkpoint.initial_load_path=" + oracle_folder("gpt2_tiny").string()});
   write("notes/README.md", "no weights\n");

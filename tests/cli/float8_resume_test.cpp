@@ -28,7 +28,7 @@ void expect_losses_near(const std::vector<double>& wanted, const std::vector<dou
 
 class Float8Resume : public ::testing::Test {
  protected:
-  // Losses of the steps that this run took, on so many ranks.
+  // Losses of the steps that this run took, on N ranks.
   std::vector<double> train(const std::string& folder, int64_t steps, const Words& more,
                             int ranks = 1) {
     const auto dump = scratch.path() / folder;

@@ -1,4 +1,4 @@
-// `tokamak launch --slurm`: sites, presets, and the batch scripts made of them.
+// `tokamak launch --slurm`: sites, presets, and the batch scripts written from them.
 #include <cstdlib>
 #include <sstream>
 
@@ -194,7 +194,7 @@ TEST(SlurmScript, BindsWithReasonsThatASiteMayReplace) {
   const Words shape{"--nodes=2", "--ranks-per-node=2", "--", "doctor"};
   const std::string plain = script_of(shape);
   for (const char* text :
-       {"# srun --cpu-bind: each rank has cores of its own, and the memory beside them\n",
+       {"# srun --cpu-bind: each rank has cores of its own, and the memory next to them\n",
         "# mpirun --map-by: each rank has cores of its own, as by srun\n", " --cpu-bind=\"cores\"",
         " --map-by \"ppr:$SLURM_NTASKS_PER_NODE:node:PE=$SLURM_CPUS_PER_TASK\""})
     EXPECT_NE(plain.find(text), std::string::npos) << text << plain;

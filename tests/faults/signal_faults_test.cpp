@@ -1,4 +1,4 @@
-// Signals to any part of a job, at any time: no wish is lost, nothing is left behind.
+// Signals to any part of a job, at any time: no request is lost, nothing is left behind.
 #include <csignal>
 #include <filesystem>
 #include <thread>
@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// So many steps that no machine comes to their end within a test.
+/// More steps than any machine finishes within a test.
 const Words kForEver{"--training.steps=1000000", "--checkpoint.interval=1000000"};
 
 void send_to_all(const FaultRun& run, int signal) {
@@ -115,7 +115,7 @@ struct User1Case {
 
 class User1 : public testing::TestWithParam<User1Case> {};
 
-// One wish is one checkpoint, whatever four ranks do when it comes.
+// One request is one checkpoint, whatever four ranks do when it comes.
 TEST_P(User1, IsHeardByFourRanks) {
   const User1Case& at = GetParam();
   if (!is_drawn(at.name, at.one_in)) GTEST_SKIP() << "not drawn at this commit";
@@ -152,7 +152,7 @@ INSTANTIATE_TEST_SUITE_P(
                               1}),
     [](const auto& at) { return at.param.name; });
 
-// A wish to save is over with the attempt that heard it; the next mpirun would die of it.
+// A request to save is over with the attempt that heard it; the next mpirun would die of it.
 TEST(Signal, User1DoesNotEndARestart) {
   const ScratchFolder marks;
   const std::string once = ",once=" + (marks.path() / "died").string();
@@ -178,7 +178,7 @@ TEST(Signal, TheSecondKillsTheJob) {
   run.expect_no_orphan();
 }
 
-// A wish that comes while the last checkpoint is still being written.
+// A request that comes while the last checkpoint is still being written.
 TEST(Signal, DuringTheLastSaveLosesNothing) {
   const ScratchFolder marks;
   const std::string mark = (marks.path() / "writing").string();

@@ -113,7 +113,7 @@ TEST(Bf16MomentBits, do_not_depend_on_who_holds_them) {
   }
 }
 
-// Two bytes for each moment instead of four, and nothing beside but alignment.
+// Two bytes for each moment instead of four, and nothing else but alignment.
 TEST(Bf16MomentBytes, are_half) {
   MeshCase c = moments_case({"fsdp", {1, 1, 2, 1, 2}});
   const PlannedRun half(c.model, shape_of(c, 0), {});

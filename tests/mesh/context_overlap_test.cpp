@@ -1,4 +1,4 @@
-// Collectives of context parallelism and the matmuls that run beside them.
+// Collectives of context parallelism and the matmuls that overlap them.
 #include <algorithm>
 #include <map>
 #include <vector>

@@ -1,4 +1,4 @@
-// Collectives of the backward that weight gradients cover: same bits, and work beside them.
+// Collectives of the backward that weight gradients cover: same bits, and work that overlaps them.
 #include <algorithm>
 #include <optional>
 #include <string>

@@ -284,7 +284,7 @@ TEST(Float8Plan, takes_less_memory_with_recompute) {
 }
 
 // A rank with buckets has merged matmuls, whose inputs are packed. Maxima of weights and of what
-// attention yields stay apart.
+// attention returns stay apart.
 TEST(Float8Plan, takes_maxima_where_values_are_made) {
   const auto tasks = [](const char* recipe, bool fuses, bool has_scales = true) {
     MeshCase c = mesh_case(recipe, kPlaces[1]);

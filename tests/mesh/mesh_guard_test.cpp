@@ -8,7 +8,7 @@
 
 #include "tokamak/checkpoint/test_tensors.h"
 #include "tokamak/comm/flight.h"
-#include "tokamak/comm/thread_world.h"
+#include "tokamak/comm/test_world.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/train/guard/bad_gradients.h"
 #include "tokamak/train/guard/replica_check.h"

@@ -31,8 +31,8 @@ MeshCase pipeline_case(const std::string& schedule, int chunks) {
   return c;
 }
 
-// What forward saves for backward and weight gradients takes as many slots as the schedule has
-// microbatches in flight; chunks of one rank share a pool.
+// What forward saves for backward and weight gradients takes one slot for each microbatch that
+// the schedule has in flight; chunks of one rank share a pool.
 TEST(MeshPlan, pipeline_slots_are_the_schedules) {
   for (const auto& [schedule, chunks] : kSchedules) {
     const MeshCase c = pipeline_case(schedule, chunks);

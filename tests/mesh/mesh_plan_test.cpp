@@ -227,9 +227,9 @@ TEST(FsdpPlan, recompute_keeps_no_gathered_weights) {
   }
 }
 
-// By group name, where each rank gathers beside compute. The groups are known to be `carrier`'s, in
-// so many arenas.
-std::vector<std::map<std::string, uint64_t>> gather_layouts(const MeshCase& c, Carrier carrier,
+// By group name, where each rank gathers during compute. The groups are known to be `transport`'s,
+// in N arenas.
+std::vector<std::map<std::string, uint64_t>> gather_layouts(const MeshCase& c, Transport transport,
                                                             size_t num_arenas = 1) {
   const Target target{.backend = "gpu", .arch = 90, .devices_per_host = c.distribute.mesh.size()};
   std::vector<std::map<std::string, uint64_t>> layouts;
@@ -244,7 +244,7 @@ std::vector<std::map<std::string, uint64_t>> gather_layouts(const MeshCase& c, C
     for (size_t id = 0; id < found.size(); ++id) {
       if (found[id].arenas.empty()) continue;
       layouts.back()[run.plan().groups.entries[id].name] = found[id].layout;
-      EXPECT_EQ(run.plan().carriers[id], carrier);
+      EXPECT_EQ(run.plan().transports[id], transport);
       EXPECT_EQ(found[id].arenas.size(), num_arenas);
     }
   }
@@ -254,7 +254,7 @@ std::vector<std::map<std::string, uint64_t>> gather_layouts(const MeshCase& c, C
 TEST(GatheredMemory, is_one_layout_where_ranks_plan_alike) {
   MeshCase c = traffic_case();
   c.distribute.mesh.degrees = {1, 1, 2, 1, 2};
-  const auto ranks = gather_layouts(c, Carrier::kCopyEngines);
+  const auto ranks = gather_layouts(c, Transport::kCopyEngines);
   ASSERT_EQ(ranks[0].size(), 1U);
   EXPECT_EQ(ranks[0].begin()->first, "dp_shard x cp gather");
   for (const auto& layouts : ranks) EXPECT_EQ(layouts, ranks[0]);
@@ -267,7 +267,7 @@ TEST(GatheredMemory, spans_the_slots_of_a_pipeline) {
   c.distribute.gather_again = true;
   c.num_microbatches = 4;
   set_pipeline(c, "1F1B", 1);
-  const auto ranks = gather_layouts(c, Carrier::kCopyEngines, 2);
+  const auto ranks = gather_layouts(c, Transport::kCopyEngines, 2);
   for (const auto& layouts : ranks) {
     ASSERT_EQ(layouts.size(), 1U);
     EXPECT_EQ(layouts.begin()->first, "tp again");
@@ -283,7 +283,7 @@ TEST(GatheredMemory, differs_where_context_parallel_ranks_do) {
   c.distribute.mesh.degrees = {1, 1, 1, 2, 1};
   c.distribute.context = ContextMethod::kAllGather;
   c.seq_len = 4096;
-  const auto ranks = gather_layouts(c, Carrier::kCopyEnginesIfAlike);
+  const auto ranks = gather_layouts(c, Transport::kCopyEnginesIfAlike);
   ASSERT_EQ(ranks[0].size(), 1U);
   EXPECT_EQ(ranks[0].begin()->first, "dp_shard x cp gather");
   EXPECT_NE(ranks[0], ranks[1]);
@@ -297,7 +297,7 @@ TEST(GatheredMemory, differs_where_a_vocabulary_does_not_divide) {
   for (const bool is_even : {true, false}) {
     c.model.vocab_size = is_even ? 8192 : 8193;
     const auto ranks =
-        gather_layouts(c, is_even ? Carrier::kCopyEngines : Carrier::kCopyEnginesIfAlike);
+        gather_layouts(c, is_even ? Transport::kCopyEngines : Transport::kCopyEnginesIfAlike);
     ASSERT_EQ(ranks[0].size(), 1U);
     EXPECT_EQ(ranks[0].begin()->first, "tp again");
     EXPECT_EQ(ranks[0] == ranks[1], is_even);

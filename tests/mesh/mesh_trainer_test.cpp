@@ -9,7 +9,7 @@
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/checkpoint/formats/hf_weights.h"
 #include "tokamak/checkpoint/test_tensors.h"
-#include "tokamak/comm/thread_world.h"
+#include "tokamak/comm/test_world.h"
 #include "tokamak/core/json.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/train/options.h"

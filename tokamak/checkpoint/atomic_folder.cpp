@@ -12,6 +12,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/file_call.h"
+#include "tokamak/core/owned_fd.h"
 
 namespace tokamak {
 namespace fs = std::filesystem;
@@ -51,13 +52,9 @@ std::string token_of(const fs::path& temporary) {
 
 void sync_file(const fs::path& path) {
   const FileCall call("fsync", path);
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) throw_errno("open " + path.string());
-  const int failed = ::fsync(fd);
-  const int code = errno;
-  ::close(fd);
-  errno = code;
-  if (failed != 0) throw_errno("fsync " + path.string());
+  const OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) throw_errno("open " + path.string());
+  if (::fsync(file.get()) != 0) throw_errno("fsync " + path.string());
 }
 
 void sync_tree(const fs::path& folder) {

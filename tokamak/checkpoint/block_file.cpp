@@ -12,7 +12,6 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file_call.h"
-#include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
 namespace {
@@ -76,21 +75,12 @@ BlockFile::BlockFile(std::filesystem::path path, int64_t bytes)
   constexpr int kFlags = O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC;
   const FileCall call("open", path_);
   if (bytes >= kLeastDirectBytes) {
-    fd_ = ::open(path_.c_str(), kFlags | O_DIRECT, 0644);
-    is_direct_ = fd_ >= 0;
+    fd_ = OwnedFd(::open(path_.c_str(), kFlags | O_DIRECT, 0644));
+    is_direct_ = fd_.get() >= 0;
   }
-  if (fd_ < 0) fd_ = ::open(path_.c_str(), kFlags, 0644);
-  if (fd_ < 0) throw_path_errno("cannot write " + path_.string());
-  try {
-    reserve();
-  } catch (...) {
-    ::close(fd_);
-    throw;
-  }
-}
-
-BlockFile::~BlockFile() {
-  if (fd_ >= 0) ::close(fd_);
+  if (fd_.get() < 0) fd_ = OwnedFd(::open(path_.c_str(), kFlags, 0644));
+  if (fd_.get() < 0) throw_path_errno("cannot write " + path_.string());
+  reserve();
 }
 
 void BlockFile::reserve() const {
@@ -99,11 +89,12 @@ void BlockFile::reserve() const {
   struct statfs info {};
 
   // A file system in memory would take every page now, and again while it is written.
-  if (::fstatfs(fd_, &info) == 0 && info.f_type == TMPFS_MAGIC) {
+  if (::fstatfs(fd_.get(), &info) == 0 && info.f_type == TMPFS_MAGIC) {
     const auto free = static_cast<int64_t>(info.f_bavail) * info.f_bsize;
     if (info.f_blocks == 0 || free >= bytes_) return;  // without blocks it has no limit
     errno = ENOSPC;
-  } else if (::fallocate(fd_, 0, 0, bytes_) == 0) {  // as long as it will be: writers then share it
+  } else if (::fallocate(fd_.get(), 0, 0, bytes_) ==
+             0) {  // as long as it will be: writers then share it
     return;
   }
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG || errno == EIO)
@@ -111,8 +102,8 @@ void BlockFile::reserve() const {
 }
 
 void BlockFile::use_page_cache() {
-  const int flags = ::fcntl(fd_, F_GETFL);
-  if (flags < 0 || ::fcntl(fd_, F_SETFL, flags & ~O_DIRECT) != 0)
+  const int flags = ::fcntl(fd_.get(), F_GETFL);
+  if (flags < 0 || ::fcntl(fd_.get(), F_SETFL, flags & ~O_DIRECT) != 0)
     throw_errno("fcntl " + path_.string());
   is_direct_ = false;
 }
@@ -124,7 +115,7 @@ void BlockFile::write(int64_t offset, std::span<const std::byte> block) {
     const bool is_direct = is_direct_;
     const int64_t end = is_direct ? aligned(size) : size;
     const ssize_t n =
-        ::pwrite(fd_, block.data() + done, static_cast<size_t>(end - done), offset + done);
+        ::pwrite(fd_.get(), block.data() + done, static_cast<size_t>(end - done), offset + done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0 && errno == EINVAL && is_direct) {
       use_page_cache();
@@ -140,19 +131,19 @@ void BlockFile::write(int64_t offset, std::span<const std::byte> block) {
 void BlockFile::sync() {
   const FileCall call("fsync", path_);
   const auto start = std::chrono::steady_clock::now();
-  if (::fsync(fd_) != 0) throw_errno("fsync " + path_.string());
+  if (::fsync(fd_.get()) != 0) throw_errno("fsync " + path_.string());
   pace_.has_synced(std::chrono::steady_clock::now() - start);
 }
 
 void BlockFile::sync_and_close() {
   {
     const FileCall call("truncate", path_);
-    if (bytes_ % kBlockAlignment != 0 && ::ftruncate(fd_, bytes_) != 0)
+    if (bytes_ % kBlockAlignment != 0 && ::ftruncate(fd_.get(), bytes_) != 0)
       throw_errno("truncate " + path_.string());
   }
   sync();
   const FileCall call("close", path_);
-  if (::close(std::exchange(fd_, -1)) != 0) throw_errno("close " + path_.string());
+  if (::close(fd_.release()) != 0) throw_errno("close " + path_.string());
 }
 
 }  // namespace tokamak

@@ -10,6 +10,8 @@
 #include <span>
 #include <utility>
 
+#include "tokamak/core/owned_fd.h"
+
 namespace tokamak {
 
 /// Direct I/O wants offsets in the file and addresses in memory to be multiples of this.
@@ -66,7 +68,6 @@ class BlockFile {
   BlockFile(std::filesystem::path path, int64_t bytes);
   BlockFile(const BlockFile&) = delete;
   BlockFile& operator=(const BlockFile&) = delete;
-  ~BlockFile();
 
   /// Writes all of `block` at `offset`; any threads may write at once. Throws SystemError.
   /// REQUIRES: `offset` and the block's address are aligned, and so is its size unless it ends the
@@ -83,7 +84,7 @@ class BlockFile {
 
   std::filesystem::path path_;
   int64_t bytes_;
-  int fd_ = -1;
+  OwnedFd fd_;
   std::atomic<bool> is_direct_ = false;
   SyncPace pace_;
 };

@@ -16,7 +16,7 @@ namespace {
 
 using testing::ScratchFolder;
 
-// Writes a file of so many bytes in blocks, the last one first and on another thread.
+// Writes a file of this many bytes in blocks, the last one first and on another thread.
 void expect_written(int64_t bytes) {
   constexpr int64_t kBlock = int64_t{1} << 20;
   const ScratchFolder folder;

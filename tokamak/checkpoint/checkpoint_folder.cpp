@@ -1,7 +1,6 @@
 #include "tokamak/checkpoint/checkpoint_folder.h"
 
 #include <algorithm>
-#include <charconv>
 #include <string_view>
 
 #include <fmt/ranges.h>
@@ -12,6 +11,7 @@
 #include "tokamak/checkpoint/formats/hf_weights.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/value.h"
 
 namespace tokamak {
 namespace fs = std::filesystem;
@@ -22,11 +22,8 @@ std::optional<int64_t> step_of(const fs::path& path) {
   constexpr std::string_view kPrefix = "step-";
   const std::string name = path.filename().string();
   if (!name.starts_with(kPrefix)) return std::nullopt;
-  int64_t step = 0;
-  const char* end = name.data() + name.size();
-  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
-  if (error != std::errc() || stop != end || step < 0) return std::nullopt;
-  return step;
+  const auto step = parse_number<int64_t>(std::string_view(name).substr(kPrefix.size()));
+  return step && *step >= 0 ? step : std::nullopt;
 }
 
 bool is_hugging_face(const fs::path& folder) {
@@ -65,8 +62,7 @@ std::vector<CheckpointEntry> list_checkpoints(const fs::path& folder) {
     const auto step = step_of(path);
     if (step && is_folder(path)) entries.push_back(judge(path, *step));
   }
-  std::stable_sort(entries.begin(), entries.end(),
-                   [](const auto& a, const auto& b) { return a.step < b.step; });
+  std::ranges::stable_sort(entries, [](const auto& a, const auto& b) { return a.step < b.step; });
   return entries;
 }
 

@@ -2,27 +2,56 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstddef>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <mutex>
+#include <span>
+#include <string>
 #include <system_error>
+#include <unordered_map>
 
 #include <fcntl.h>
 #include <unistd.h>
 
 #include "tokamak/checkpoint/formats/outside_name.h"
-#include "tokamak/checkpoint/shard_check.h"
+#include "tokamak/checkpoint/formats/safetensors.h"
+#include "tokamak/checkpoint/manifest.h"
 #include "tokamak/core/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/file_call.h"
 #include "tokamak/core/in_parallel.h"
-#include "tokamak/core/machine_fault.h"
+#include "tokamak/core/owned_fd.h"
 
 namespace tokamak {
 namespace fs = std::filesystem;
 
 namespace {
+
+// Throws Error, which begins with `what`, unless each piece of the shard, whose content is
+// `bytes`, lies where the shard's own header has an entry of its name, element type and length.
+// The seal does not show that: whoever writes a manifest can seal it.
+void check_pieces(const ShardSummary& shard, std::span<const std::byte> bytes,
+                  const std::map<std::string, TensorType>& tensors, const std::string& what) {
+  const SafetensorsHeader header = parse_safetensors_header(bytes, std::ssize(bytes), what);
+  std::unordered_map<std::string_view, const SafetensorsEntry*> entries;
+  for (const SafetensorsEntry& entry : header.entries) entries.emplace(entry.name, &entry);
+  for (const ShardPiece& piece : shard.pieces) {
+    const TensorType& type = tensors.at(piece.tensor);
+    const std::string name = entry_name(piece.tensor, piece.slice, type.dims);
+    const auto found = entries.find(name);
+    TOK_REQUIRE(found != entries.end(), "{}: the manifest has a piece {}, the shard has none", what,
+                shown(name));
+    const SafetensorsEntry& entry = *found->second;
+    const int64_t end = piece.offset + piece.slice.numel() * size_of(type.dtype);
+    TOK_REQUIRE(entry.dtype == type.dtype && entry.begin == piece.offset && entry.end == end,
+                "{}: piece {} is {} at bytes {} to {}, the manifest says {} at {} to {}", what,
+                shown(name), name_of(entry.dtype), entry.begin, entry.end, name_of(type.dtype),
+                piece.offset, end);
+  }
+}
 
 // A block of a shard: large enough that a disk works on many of its pages at once.
 constexpr int64_t kBlockBytes = int64_t{16} << 20;
@@ -32,15 +61,11 @@ class Input {
  public:
   Input(const fs::path& path, bool is_direct) : path_(path) {
     constexpr int kFlags = O_RDONLY | O_CLOEXEC;
-    if (is_direct) fd_ = ::open(path.c_str(), kFlags | O_DIRECT);
-    if (!is_direct || (fd_ < 0 && errno == EINVAL)) fd_ = ::open(path.c_str(), kFlags);
-    if (fd_ < 0) throw_path_errno("cannot open " + path.string());
+    if (is_direct) fd_ = OwnedFd(::open(path.c_str(), kFlags | O_DIRECT));
+    if (!is_direct || (fd_.get() < 0 && errno == EINVAL))
+      fd_ = OwnedFd(::open(path.c_str(), kFlags));
+    if (fd_.get() < 0) throw_path_errno("cannot open " + path.string());
   }
-
-  Input(const Input&) = delete;
-  Input& operator=(const Input&) = delete;
-
-  ~Input() { ::close(fd_); }
 
   // Fills `out` with the bytes from `first` on. Memory up to the next multiple of kBlockAlignment
   // may be written. Throws Damaged where the disk has lost them.
@@ -48,7 +73,8 @@ class Input {
     const auto most = (out.size() + kBlockAlignment - 1) / kBlockAlignment * kBlockAlignment;
     for (size_t at = 0; at < out.size();) {
       const FileCall call("read", path_);
-      const ssize_t n = ::pread(fd_, out.data() + at, most - at, first + static_cast<int64_t>(at));
+      const ssize_t n =
+          ::pread(fd_.get(), out.data() + at, most - at, first + static_cast<int64_t>(at));
       if (n < 0 && errno == EINTR) continue;
       if (n < 0 && errno == EINVAL && leave_direct()) continue;
       if (n < 0 && errno != EIO) throw_errno("read " + path_.string());
@@ -65,12 +91,13 @@ class Input {
  private:
   // Returns false where the page cache is in use already.
   bool leave_direct() const {
-    const int flags = ::fcntl(fd_, F_GETFL);
-    return flags >= 0 && (flags & O_DIRECT) != 0 && ::fcntl(fd_, F_SETFL, flags & ~O_DIRECT) == 0;
+    const int flags = ::fcntl(fd_.get(), F_GETFL);
+    return flags >= 0 && (flags & O_DIRECT) != 0 &&
+           ::fcntl(fd_.get(), F_SETFL, flags & ~O_DIRECT) == 0;
   }
 
   const fs::path& path_;
-  int fd_ = -1;
+  OwnedFd fd_;
 };
 
 Manifest manifest_of(const fs::path& folder) {
@@ -150,7 +177,7 @@ std::string CheckpointReader::tensors_in(size_t shard, int64_t begin, int64_t en
   return names.size() == 1 ? names[0] : fmt::format("{} and {} more", names[0], names.size() - 1);
 }
 
-// Reads the chunks that hold the bytes, as many as a block has, and checks them.
+// Reads the chunks that hold the bytes, at most a block of them, and checks them.
 void CheckpointReader::fill(ReadWindow& window, size_t shard, int64_t begin, int64_t bytes) const {
   const ShardSummary& summary = manifest_.shards[shard];
   const int64_t width = summary.chunk_bytes;

@@ -2,6 +2,7 @@
 // moment leaves the previous checkpoint or the new one.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -11,11 +12,33 @@
 
 #include "tokamak/checkpoint/atomic_folder.h"
 #include "tokamak/checkpoint/block_file.h"
+#include "tokamak/checkpoint/formats/safetensors.h"
 #include "tokamak/checkpoint/manifest.h"
-#include "tokamak/checkpoint/shard_contents.h"
 #include "tokamak/checkpoint/tensor_source.h"
 
 namespace tokamak {
+
+/// The bytes of a shard file before it is written: a safetensors header, and tensors that lie
+/// elsewhere.
+class ShardContents {
+ public:
+  explicit ShardContents(std::vector<TensorSource> tensors);
+
+  int64_t bytes() const { return layout_.file_bytes; }
+
+  /// The first byte of a tensor in the file, by its index among those given.
+  int64_t offset(size_t tensor) const { return layout_.offsets[tensor]; }
+
+  /// Fills `out` with the file's bytes from `first` on; any threads may read at once if the sources
+  /// allow it. REQUIRES: `first` and the end of `out` are multiples of 8 or the file's end.
+  void read(int64_t first, std::span<std::byte> out) const;
+
+ private:
+  std::vector<TensorSource> tensors_;
+  SafetensorsLayout layout_;
+  /// The first byte of each tensor that has any, in their order in the file, and its index.
+  std::vector<std::pair<int64_t, size_t>> begins_;
+};
 
 struct CheckpointWriterOptions {
   int rank = 0;  ///< rank 0's writer cleans up what dead jobs left

@@ -140,7 +140,7 @@ std::string cover_problem(std::span<const Slice> slices, const Dims& dims) {
   if (held != wanted) return fmt::format("its pieces hold {} of {} elements", held, wanted);
   if (ranges.size() > kMostBoxes) return fmt::format("more than {} boxes", kMostBoxes);
   for (auto& [box, spans] : ranges) {
-    std::sort(spans.begin(), spans.end());
+    std::ranges::sort(spans);
     for (size_t i = 1; i < spans.size(); ++i) {
       if (spans[i].first < spans[i - 1].second) return "two of its pieces overlap";
     }

@@ -58,7 +58,7 @@ void read_transposed(const TensorSource& in, int64_t first, std::span<std::byte>
   }
 }
 
-// Yields row `order(r)` of `in` as row r.
+// Returns a source whose row r is row `order(r)` of `in`.
 TensorSource reordered(const TensorSource& in, std::function<int64_t(int64_t)> order) {
   TensorSource out = in;
   const int64_t columns = row_elements(in);

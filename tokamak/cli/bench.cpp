@@ -2,11 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "tokamak/cli/bench_comm.h"
-#include "tokamak/cli/bench_op.h"
 #include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
-#include "tokamak/cli/matrix/bench_matrix.h"
 #include "tokamak/cli/model_files.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/config/config.h"
@@ -93,8 +90,7 @@ StepBenchmark time_steps(const ModelSpec& model, const RunShape& shape, int64_t 
   waiting.reset();
   fmt::print("{} parameters, {}, batch {} x {}, {}, {:.2f} GiB planned\n",
              count_parameters(model).total, name_of(compute), shape.training.batch,
-             shape.training.seq_len, device_text(backend),
-             static_cast<double>(run.peak_bytes()) / kGiB);
+             shape.training.seq_len, device_text(backend), gib(run.peak_bytes()));
   std::fflush(stdout);
   waiting.emplace(fmt::format("timing {} step{}", warmup + steps, warmup + steps > 1 ? "s" : ""));
   return benchmark_step(run, warmup, steps, backend, rates_now(backend, compute, peak), grouping);

@@ -1,5 +1,3 @@
-#include "tokamak/cli/bench_comm.h"
-
 #include <algorithm>
 #include <chrono>
 #include <functional>
@@ -16,6 +14,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/price/task/calibrate.h"
 
 namespace tokamak::cli {
@@ -93,8 +92,7 @@ double seconds_of(const Bench& b, DeviceEvent end, const std::function<void()>& 
   const auto start = std::chrono::steady_clock::now();
   for (int64_t i = 0; i < repeats; ++i) call();
   await(b, end);
-  seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count() /
-            static_cast<double>(repeats);
+  seconds = seconds_since(start) / static_cast<double>(repeats);
   slowest();
   return seconds;
 }

@@ -1,4 +1,3 @@
-#include "tokamak/cli/bench_op.h"
 
 #include <algorithm>
 #include <charconv>

@@ -6,25 +6,20 @@
 #include <condition_variable>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
+#include "tokamak/core/host.h"
+
 namespace tokamak::cli {
 namespace {
 
-bool is_set(const char* variable) {
-  const char* value = std::getenv(variable);
-  return value != nullptr && *value != '\0';
-}
-
 bool is_dumb() {
-  const char* term = std::getenv("TERM");
-  return term == nullptr || *term == '\0' || std::strcmp(term, "dumb") == 0;
+  const std::string terminal = environment_variable("TERM");
+  return terminal.empty() || terminal == "dumb";
 }
 
 // Returns the columns of the terminal that standard output is, or 80.
@@ -78,11 +73,12 @@ void tell_terminal() {
 }
 
 Console::Console(const LogStyle& style, bool is_rank_of_several) : format_(style.format) {
-  const std::string_view told = is_set(kTerminalVariable) ? std::getenv(kTerminalVariable) : "";
+  const std::string told = environment_variable(kTerminalVariable);
   std::from_chars(told.data(), told.data() + told.size(), told_columns_);
   is_live_ = told_columns_ > 0 || (!is_rank_of_several && is_on_terminal(STDOUT_FILENO));
-  const bool is_colored = style.color == ColorWhen::kAlways ||
-                          (style.color == ColorWhen::kAuto && is_live_ && !is_set("NO_COLOR"));
+  const bool is_colored =
+      style.color == ColorWhen::kAlways ||
+      (style.color == ColorWhen::kAuto && is_live_ && environment_variable("NO_COLOR").empty());
   if (is_colored) color_ = LogColor::kAnsi;
 }
 

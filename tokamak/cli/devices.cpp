@@ -36,7 +36,7 @@ void require_own_gpus(World& world, const LaunchEnvironment& launched) {
       int ranks = 0;
       for (const auto& [gpu, users] : gpus) ranks += users;
       TOK_REQUIRE(ranks == static_cast<int>(gpus.size()),
-                  "{} ranks on {} share {} GPU{}: start as many ranks as there are GPUs, or take "
+                  "{} ranks on {} share {} GPU{}: start one rank for each GPU, or take "
                   "--job.device=cpu",
                   ranks, host, gpus.size(), gpus.size() == 1 ? "" : "s");
     }
@@ -111,7 +111,7 @@ PlanTarget plan_target(const DeviceChoice& choice) {
   const gpu::DeviceInfo info = gpu::describe_device(gpu::current_device());
   return {.target = backend->target(),
           .note = fmt::format("planned for {}: {}, {:.1f} GiB\n", info.arch, info.name,
-                              static_cast<double>(info.memory_bytes) / kGiB)};
+                              gib(info.memory_bytes))};
 }
 
 std::optional<PeakFlops> peak_flops(const Backend& backend, DType compute) {

@@ -1,30 +1,131 @@
+#include <chrono>
+#include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
+#include <string>
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tokamak/cli/console.h"
 #include "tokamak/cli/devices.h"
-#include "tokamak/cli/doctor_cluster.h"
-#include "tokamak/cli/doctor_interfaces.h"
+#include "tokamak/cli/verbs.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/comm/launch_environment.h"
+#include "tokamak/comm/watchdog.h"
+#include "tokamak/comm/world.h"
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/host.h"
+#include "tokamak/core/host_memory.h"
 #include "tokamak/core/json.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/cpu/gemm.h"
 #include "tokamak/cpu/peak.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/device_info.h"
+#include "tokamak/launch/cluster/cluster_check.h"
+#include "tokamak/launch/cluster/findings.h"
 #include "tokamak/launch/cluster/rates.h"
+#include "tokamak/launch/network/probe_network.h"
+#include "tokamak/launch/process/hosts.h"
 #include "tokamak/train/bench/machine_file.h"
-#include "tokamak/train/report/memory_use.h"
+#include "tokamak/train/together.h"
 
 namespace tokamak::cli {
 namespace {
+
+struct ClusterWords {
+  std::string folder = "outputs";
+  std::string device = "auto";
+  std::string settings;  ///< a file for shell scripts: the hosts to leave out
+  bool json = false;
+};
+
+std::string json_line(const std::vector<launch::RankReport>& reports,
+                      const std::vector<std::string>& leave_out) {
+  std::string text;
+  for (const launch::RankReport& report : reports) text += to_json(report) + "\n";
+  return text + fmt::format("{{\"leave_out\":[{}{}{}]}}\n", leave_out.empty() ? "" : "\"",
+                            fmt::join(leave_out, "\",\""), leave_out.empty() ? "" : "\"");
+}
+
+// Checks the hosts of all ranks that a launcher has started with these words. Rank 0 prints.
+// Returns 75 where hosts should be left out.
+int run_doctor_cluster(const ClusterWords& words) {
+  constexpr auto kPatience = std::chrono::seconds(60);
+  const auto start = std::chrono::steady_clock::now();
+  const LaunchEnvironment launched = read_launch_environment();
+  Watchdog watchdog({.start = kPatience, .progress = kPatience});
+  const auto world = make_world(launched, {.timeout = kPatience});
+  watchdog.watch(*world);
+  std::unique_ptr<Backend> backend;
+  all_together(*world, [&] { backend = open_backend({.device = words.device}, launched); });
+  std::unique_ptr<World> of_gpus;
+  World& ranks = device_world(*world, *backend, launched, false, of_gpus);
+  const auto reports =
+      launch::check_cluster(*world, ranks, *backend, launched, words.folder, describe_gpu);
+  const auto findings = findings_of(reports);
+  const auto leave_out = hosts_to_leave_out(reports, findings);
+  on_rank_zero(*world, [&] {
+    if (!words.settings.empty()) write_file_atomic(words.settings, launch::to_settings(leave_out));
+    if (words.json) {
+      fmt::print("{}", json_line(reports, leave_out));
+    } else {
+      fmt::print("{}{}", to_table(reports, findings), to_verdict(reports, findings));
+      fmt::print("checked in {:.1f} s\n", seconds_since(start));
+    }
+    std::fflush(stdout);
+  });
+  watchdog.leave();
+  return leave_out.empty() ? 0 : static_cast<int>(ExitCode::kTryAgain);
+}
+
+struct ProbedNetwork {
+  size_t num_hosts = 0;
+  launch::NetworkProbe probe;
+};
+
+ProbedNetwork probe(const std::string& hostfile) {
+  if (!hostfile.empty()) {
+    TOK_REQUIRE(path_exists(hostfile), "tokamak doctor: --hostfile {}: no such file", hostfile);
+    const auto hosts = launch::Hosts(read_file(hostfile), hostfile).names();
+    return {.num_hosts = hosts.size(), .probe = launch::probe_hosts(hosts)};
+  }
+  const int num_nodes = std::atoi(environment_variable("SLURM_JOB_NUM_NODES").c_str());
+  TOK_REQUIRE(num_nodes > 0, "tokamak doctor --interfaces: wanted --hostfile, or a Slurm job");
+  return {.num_hosts = static_cast<size_t>(num_nodes),
+          .probe = launch::probe_allocation(static_cast<size_t>(num_nodes))};
+}
+
+std::string shell_lines(const std::string& interface) {
+  std::string text;
+  for (const auto& [name, value] : launch::interface_variables(interface))
+    text += fmt::format("export {}={}\n", name, value);
+  return text;
+}
+
+// Prints which interfaces connect the hosts of `hostfile`, or without one the nodes of this Slurm
+// allocation. Writes the variables that make NCCL, RCCL and Open MPI take the fastest into
+// `settings`, if that is not empty, for a shell. Returns 75 where no interface connects all.
+int run_doctor_interfaces(const std::string& hostfile, const std::string& settings) {
+  const auto [num_hosts, probed] = probe(hostfile);
+  fmt::print("{}", to_table(probed));
+  const auto interface = probed.hosts.size() == num_hosts ? fastest_common(probed) : std::nullopt;
+  if (!interface) {
+    fmt::print("network: no interface connects all hosts; {} of {} answer\n", probed.hosts.size(),
+               num_hosts);
+    return static_cast<int>(ExitCode::kTryAgain);
+  }
+  if (!settings.empty()) write_file_atomic(settings, shell_lines(interface->name));
+  fmt::print("network: {} ({}) connects all {} hosts, found in {:.1f} s\n", interface->name,
+             speed_text(*interface), num_hosts, probed.seconds);
+  return 0;
+}
 
 // Checks that this folder takes a synced write and a rename, which checkpoints need.
 std::string check_folder(const std::filesystem::path& folder, const LaunchEnvironment& launched) {
@@ -62,8 +163,7 @@ void print_gpus(const Lines& lines) {
     const gpu::DeviceInfo info = gpu::describe_device(i);
     const auto peak = gpu_peak_flops(info.name);
     lines.print("gpu {:<10} {} at {}, {}, {:.1f} GiB, {} multiprocessors, {}", i, info.name,
-                info.bus, info.arch, static_cast<double>(info.memory_bytes) / kGiB,
-                info.num_multiprocessors,
+                info.bus, info.arch, gib(info.memory_bytes), info.num_multiprocessors,
                 peak ? fmt::format("{:.1f} TFLOP/s bfloat16, {}", 1e-12 * peak->per_s, peak->of)
                      : "no peak known, so no mfu");
   }
@@ -119,8 +219,7 @@ int run_doctor(Args args) {
   const auto backend = cpu::make_backend();
   const int threads = backend->target().threads;
   lines.print("cpu            {}, {} threads", cpu_name(), threads);
-  lines.print("memory         {:.1f} GiB usable",
-              static_cast<double>(usable_memory_bytes()) / kGiB);
+  lines.print("memory         {:.1f} GiB usable", gib(host_memory().limit));
   lines.print("gemm           {}",
               cpu::Gemm::is_available()
                   ? "oneDNN"

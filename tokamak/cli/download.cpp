@@ -1,5 +1,4 @@
 #include <chrono>
-#include <cstdlib>
 #include <filesystem>
 #include <optional>
 
@@ -10,6 +9,7 @@
 #include "tokamak/cli/words.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/host.h"
 #include "tokamak/hub/model_hub.h"
 
 namespace tokamak::cli {
@@ -20,11 +20,6 @@ namespace fs = std::filesystem;
 constexpr const char* kEndpoint = "https://huggingface.co";
 constexpr double kMega = 1e6;
 
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
-
 std::string trimmed(std::string text) {
   text.erase(text.find_last_not_of(" \t\r\n") + 1);
   text.erase(0, text.find_first_not_of(" \t\r\n"));
@@ -34,12 +29,14 @@ std::string trimmed(std::string text) {
 // As Hugging Face's own tools look for it: HF_TOKEN, then the file that their login writes.
 std::string token_of(const std::string& word) {
   if (!word.empty()) return word;
-  if (const std::string token = trimmed(variable("HF_TOKEN")); !token.empty()) return token;
-  fs::path file = variable("HF_TOKEN_PATH");
+  if (const std::string token = trimmed(environment_variable("HF_TOKEN")); !token.empty())
+    return token;
+  fs::path file = environment_variable("HF_TOKEN_PATH");
   if (file.empty()) {
-    const std::string home = variable("HF_HOME");
-    if (home.empty() && variable("HOME").empty()) return {};
-    file = (home.empty() ? fs::path(variable("HOME")) / ".cache/huggingface" : fs::path(home)) /
+    const std::string home = environment_variable("HF_HOME");
+    if (home.empty() && environment_variable("HOME").empty()) return {};
+    file = (home.empty() ? fs::path(environment_variable("HOME")) / ".cache/huggingface"
+                         : fs::path(home)) /
            "token";
   }
   return path_exists(file) ? trimmed(read_file(file)) : "";
@@ -105,7 +102,7 @@ int run_download(Args args) {
   std::string folder;
   std::string revision = "main";
   std::string token;
-  std::string endpoint = variable("HF_ENDPOINT");
+  std::string endpoint = environment_variable("HF_ENDPOINT");
   if (endpoint.empty()) endpoint = kEndpoint;
   std::vector<std::string> assets{"all"};
   app.add_option("repository", repository, "OWNER/NAME")->required();

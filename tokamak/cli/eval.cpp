@@ -16,7 +16,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
-#include "tokamak/core/with_commas.h"
+#include "tokamak/core/names.h"
 #include "tokamak/data/text_reader.h"
 #include "tokamak/data/token_files.h"
 #include "tokamak/run/run_of_config.h"
@@ -105,7 +105,7 @@ std::optional<EvalWords> parse_words(Args given) {
                  "compute in float32 or bfloat16; auto = float32 on a CPU, bfloat16 on a GPU")
       ->capture_default_str();
   app.add_option("--device", w.device, kDeviceHelp)->capture_default_str();
-  app.add_option("--tokenizer", w.tokenizer, "folder or file; bytes; self");
+  app.add_option("--tokenizer", w.tokenizer, "folder or file; bytes; shakespeare");
   app.add_option("--model", w.flavor, "NAME:FLAVOR where the weights have no config.json");
   app.add_flag("--json", w.json, "print one JSON object");
   if (!parse(app, args)) return std::nullopt;
@@ -231,7 +231,7 @@ int eval_on(World& world, const LaunchEnvironment& launched, Args args) {
   bool copy_engine = false;
   all_together(world, [&] {
     words = parse_words(args);
-    if (!words) return std::string();
+    if (!words) return;
     config = load_config(std::nullopt, words->overrides).config;
     files = open_model(words->model, words->flavor);
     options.model = files.config;
@@ -245,7 +245,6 @@ int eval_on(World& world, const LaunchEnvironment& launched, Args args) {
                             .threads = threads_of(config.training.threads, launched),
                             .copy_engine = copy_engine},
                            launched);
-    return std::string();
   });
   if (!words) return 0;
   if (world.rank() == 0) {

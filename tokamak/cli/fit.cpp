@@ -10,8 +10,9 @@
 
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/host_memory.h"
+#include "tokamak/core/names.h"
 #include "tokamak/core/usable_cores.h"
-#include "tokamak/core/with_commas.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/gpu/device_info.h"
 #include "tokamak/models/model.h"
@@ -20,15 +21,10 @@
 #include "tokamak/run/flops.h"
 #include "tokamak/run/plan_proof.h"
 #include "tokamak/train/bench/machine_file.h"
-#include "tokamak/train/report/memory_use.h"
 #include "tokamak/train/state/step_memory.h"
 
 namespace tokamak::cli {
 namespace {
-
-double gib(int64_t bytes) {
-  return static_cast<double>(bytes) / kGiB;
-}
 
 class Fitting {
  public:
@@ -49,10 +45,10 @@ class Fitting {
 void fit_host_memory(const std::string& what, int64_t planned, const LaunchEnvironment& launched,
                      Fitting& out) {
   const int64_t ranks = launched.local_size;
-  const int64_t free = free_host_bytes();
+  const int64_t free = host_memory().free;
   out.add(fmt::format("{}: {:.2f} GiB planned{}, {:.2f} of {:.2f} GiB free", what,
                       gib(planned * ranks), ranks > 1 ? fmt::format(" for {} ranks", ranks) : "",
-                      gib(free), gib(usable_memory_bytes())),
+                      gib(free), gib(host_memory().limit)),
           planned * ranks <= free);
 }
 

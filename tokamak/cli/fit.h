@@ -24,7 +24,7 @@ std::string proof_text(const PlannedRun& planned, const Target& target);
 
 /// Compares the plan with the free memory of this machine's device, the checkpoints that will lie
 /// on disk at once with the free space there, and, where the price of a step is known, the steps
-/// with what is left of a Slurm allocation. REQUIRES: the run's device is of this machine.
+/// with what is left of a Slurm allocation. REQUIRES: the run's device is in this machine.
 Fit fit_of(const RunConfig& run, const PlannedRun& planned, const Target& target,
            const LaunchEnvironment& launched);
 

@@ -65,7 +65,7 @@ bool parse_words(Args args, GenerateWords& w) {
          "the same seed gives the same text; prompts of a file have seeds one after another")
       ->capture_default_str();
   app.add_option("--model", w.model, "NAME:FLAVOR where the weights have no config.json");
-  app.add_option("--tokenizer", w.tokenizer, "folder or file; bytes; self");
+  app.add_option("--tokenizer", w.tokenizer, "folder or file; bytes; shakespeare");
   app.add_option("--dtype", w.dtype,
                  "weights, cache and computation: float32 or bfloat16; auto = float32 on a CPU, "
                  "bfloat16 on a GPU")
@@ -83,8 +83,7 @@ bool parse_words(Args args, GenerateWords& w) {
   TOK_REQUIRE(s.top_k >= 0, "--top-k {}: wanted 0 or more", s.top_k);
   TOK_REQUIRE(s.top_p > 0.0 && s.top_p <= 1.0, "--top-p {}: wanted more than 0, at most 1",
               s.top_p);
-  TOK_REQUIRE(std::find(w.stops.begin(), w.stops.end(), "") == w.stops.end(),
-              "--stop: wanted a text, got none");
+  TOK_REQUIRE(std::ranges::find(w.stops, "") == w.stops.end(), "--stop: wanted a text, got none");
   return true;
 }
 
@@ -113,7 +112,7 @@ std::vector<int32_t> encode(const GenerateWords& w, const ModelFiles& files,
   std::vector<int32_t> ids;
   if (!w.no_bos && tokenizer.bos()) ids.push_back(*tokenizer.bos());
   tokenizer.encode(prompt, ids);
-  const auto largest = std::max_element(ids.begin(), ids.end());
+  const auto largest = std::ranges::max_element(ids);
   TOK_REQUIRE(
       ids.empty() || *largest < files.config.vocab_size,
       "{}: the tokenizer has {} ids and makes {} of the prompt, the model's vocabulary ends "

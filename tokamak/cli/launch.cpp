@@ -5,12 +5,12 @@
 #include <sys/resource.h>
 
 #include "tokamak/cli/console.h"
-#include "tokamak/cli/launch_slurm.h"
 #include "tokamak/cli/words.h"
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/comm/mpi_world.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/host.h"
 #include "tokamak/launch/job/supervisor.h"
 
 namespace tokamak::cli {
@@ -76,10 +76,10 @@ void require_open_files(const launch::LaunchJob& job, const LaunchOptions& optio
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
-/// Without a hostfile all ranks start here, which surprises in an allocation of several nodes.
+/// Without a hostfile all ranks start here, which is a surprise in an allocation of several nodes.
 void say_where(const launch::LaunchJob& job, const LaunchOptions& options) {
-  const char* const nodes = std::getenv("SLURM_JOB_NUM_NODES");
-  if (nodes == nullptr || std::atoi(nodes) <= 1 || !options.hostfile.empty()) return;
+  const std::string nodes = environment_variable("SLURM_JOB_NUM_NODES");
+  if (std::atoi(nodes.c_str()) <= 1 || !options.hostfile.empty()) return;
   fmt::print(
       stderr,
       "tokamak launch: this node takes all {} ranks, though the Slurm job has {} nodes; srun "
@@ -87,11 +87,17 @@ void say_where(const launch::LaunchJob& job, const LaunchOptions& options) {
       job.num_ranks, nodes);
 }
 
+// Whether the launcher's own words, those before --, ask for Slurm.
+bool wants_slurm(Args args) {
+  const auto dashes = std::ranges::find(args, "--");
+  return std::find(args.begin(), dashes, "--slurm") != dashes;
+}
+
 }  // namespace
 
 int run_launch(Args args) {
   if (wants_slurm(args)) return run_launch_slurm(args);
-  const auto dashes = std::find(args.begin(), args.end(), "--");
+  const auto dashes = std::ranges::find(args, "--");
   CLI::App app(
       "Starts ranks of a command: tokamak launch -n N -- train ...\n--slurm submits them as a "
       "Slurm "

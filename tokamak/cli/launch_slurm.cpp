@@ -1,5 +1,3 @@
-#include "tokamak/cli/launch_slurm.h"
-
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
@@ -68,14 +66,14 @@ void add_options(CLI::App& app, SlurmOptions& options, launch::BatchJob& job) {
 
 /// A word that sbatch reads from a line of the script.
 void require_plain(const char* option, const std::string& value) {
-  TOK_REQUIRE(std::none_of(value.begin(), value.end(),
-                           [](unsigned char c) { return c < 0x20 || c == '"' || c == '\''; }),
+  TOK_REQUIRE(std::ranges::none_of(
+                  value, [](unsigned char c) { return c < 0x20 || c == '"' || c == '\''; }),
               "tokamak launch --slurm: {} {}: wanted a word without quotes and line ends", option,
               printable(value));
 }
 
 void require_one_line(const char* name, const std::string& value) {
-  TOK_REQUIRE(std::none_of(value.begin(), value.end(), [](unsigned char c) { return c < 0x20; }),
+  TOK_REQUIRE(std::ranges::none_of(value, [](unsigned char c) { return c < 0x20; }),
               "tokamak launch --slurm: {} {}: wanted a name without line ends", name,
               printable(value));
 }
@@ -154,13 +152,8 @@ std::string name_of_run(const std::vector<std::string>& words, const std::string
 
 }  // namespace
 
-bool wants_slurm(Args args) {
-  const auto dashes = std::find(args.begin(), args.end(), "--");
-  return std::find(args.begin(), dashes, "--slurm") != dashes;
-}
-
 int run_launch_slurm(Args args) {
-  const auto dashes = std::find(args.begin(), args.end(), "--");
+  const auto dashes = std::ranges::find(args, "--");
   CLI::App app(
       "Submits a Slurm job: tokamak launch --slurm --nodes 4 --ranks-per-node 8 -- train my.toml",
       "tokamak launch --slurm");

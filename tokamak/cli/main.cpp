@@ -9,18 +9,32 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "tokamak/cli/best_build.h"
 #include "tokamak/cli/verbs.h"
-#include "tokamak/cli/version.h"
 #include "tokamak/comm/world.h"
 #include "tokamak/core/bus_error.h"
 #include "tokamak/core/error.h"
-#include "tokamak/core/machine_fault.h"
 #include "tokamak/core/names.h"
+
+#include "tokamak_commit.h"  // the build writes it
 
 namespace tokamak::cli {
 namespace {
+
+// Returns "tokamak 0.1.0 (0123abcd)": the version and the commit, or its tag where it has one; "+"
+// says that the tree had changes. Without git, only the version.
+std::string version_line() {
+  const std::string commit = TOK_COMMIT;
+  return fmt::format("tokamak {}{}", TOK_VERSION, commit.empty() ? "" : " (" + commit + ")");
+}
+
+std::string version_text() {
+  std::vector<std::string> parts;
+  for (const char* part : {TOK_PARTS}) parts.emplace_back(part);
+  return fmt::format("{}\nbuilt with {}\n", version_line(), fmt::join(parts, ", "));
+}
 
 int usage(std::FILE* to) {
   fmt::print(to, "{}: pretrains Llama and GPT class language models\n\nusage: tokamak VERB ...\n\n",

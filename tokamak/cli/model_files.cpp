@@ -38,8 +38,8 @@ fs::path newest_checkpoint(const fs::path& path) {
   std::erase_if(found, [](const auto& entry) { return entry.kind == CheckpointKind::kUnusable; });
   TOK_REQUIRE(!found.empty(), "{}: none of its checkpoints is complete: {}", path.string(),
               problem);
-  return std::max_element(found.begin(), found.end(),
-                          [](const auto& a, const auto& b) { return a.step < b.step; })
+  return std::ranges::max_element(found,
+                                  [](const auto& a, const auto& b) { return a.step < b.step; })
       ->path;
 }
 

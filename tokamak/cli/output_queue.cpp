@@ -52,7 +52,7 @@ struct OutputQueue::State {
   int64_t lines_left_out = 0;
   uint64_t num_parts = 0;  ///< written
   bool is_writing = false;
-  bool is_behind = false;  ///< a print has waited in vain
+  bool is_behind = false;  ///< a print has timed out
   bool is_ending = false;
 
   explicit State(int descriptor) : fd(descriptor) {}
@@ -62,7 +62,7 @@ struct OutputQueue::State {
   ssize_t take(std::string_view text) {
     std::unique_lock lock(mutex);
     if (waiting.size() + text.size() > kMostBytes) {
-      lines_left_out += std::count(text.begin(), text.end(), '\n');
+      lines_left_out += std::ranges::count(text, '\n');
       return std::ssize(text);
     }
     if (const int64_t lines = std::exchange(lines_left_out, 0); lines > 0)

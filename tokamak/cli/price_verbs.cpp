@@ -30,7 +30,7 @@ bool asks_for_help(Args args) {
 
 bool is_flag(std::string_view word) {
   constexpr std::string_view kFlags[] = {"--json", "--all-ranks", "--numbers", "--search"};
-  return std::find(std::begin(kFlags), std::end(kFlags), word) != std::end(kFlags);
+  return std::ranges::find(kFlags, word) != std::end(kFlags);
 }
 
 // Whether args[i] is the value of the word before it.
@@ -107,7 +107,7 @@ int run_sweep(Args args) {
     if (is_sweep && !is_value(args, i)) with_sweeps.emplace_back("--sweep");
     with_sweeps.push_back(args[i]);
   }
-  const bool is_any = std::any_of(with_sweeps.begin(), with_sweeps.end(), [](const std::string& w) {
+  const bool is_any = std::ranges::any_of(with_sweeps, [](const std::string& w) {
     return w == "--sweep" || w.starts_with("--sweep=");
   });
   TOK_REQUIRE(is_any, "sweep: wanted KEY=A,B,..., as gpus=8,16,32");

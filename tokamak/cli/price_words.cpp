@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <charconv>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -10,6 +9,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/names.h"
+#include "tokamak/core/value.h"
 #include "tokamak/run/presets.h"
 
 namespace tokamak::cli {
@@ -18,11 +18,10 @@ namespace {
 constexpr int64_t kMostGpus = int64_t{1} << 20;
 
 int64_t parse_gpus(const std::string& word, const std::string& text) {
-  int64_t n = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), n);
-  TOK_REQUIRE(code == std::errc() && end == text.data() + text.size() && n >= 1 && n <= kMostGpus,
-              "{}{}: wanted a number of GPUs from 1 to {}", word, text, kMostGpus);
-  return n;
+  const auto n = parse_number<int64_t>(text);
+  TOK_REQUIRE(n && *n >= 1 && *n <= kMostGpus, "{}{}: wanted a number of GPUs from 1 to {}", word,
+              text, kMostGpus);
+  return *n;
 }
 
 price::Precision parse_precision(const std::string& word, const std::string& text) {
@@ -38,12 +37,10 @@ price::Precision parse_precision(const std::string& word, const std::string& tex
 }
 
 double parse_tokens(const std::string& text) {
-  double tokens = 0.0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), tokens);
-  TOK_REQUIRE(
-      code == std::errc() && end == text.data() + text.size() && tokens > 0.0 && tokens <= 1e18,
-      "--tokens {}: wanted a number above 0 and at most 1e18, as 1e12", text);
-  return tokens;
+  const auto tokens = parse_number<double>(text);
+  TOK_REQUIRE(tokens && *tokens > 0.0 && *tokens <= 1e18,
+              "--tokens {}: wanted a number above 0 and at most 1e18, as 1e12", text);
+  return *tokens;
 }
 
 // Parses "gpus=8,16,32", perhaps followed by ",weak" or ",strong".
@@ -84,8 +81,8 @@ void add_sweep(PriceWords& words, const std::string& text) {
 }
 
 const Sweep* find_sweep(const PriceWords& words, std::string_view key) {
-  const auto found = std::find_if(words.sweeps.begin(), words.sweeps.end(),
-                                  [&](const Sweep& sweep) { return sweep.key == key; });
+  const auto found =
+      std::ranges::find_if(words.sweeps, [&](const Sweep& sweep) { return sweep.key == key; });
   return found == words.sweeps.end() ? nullptr : &*found;
 }
 
@@ -130,8 +127,7 @@ void require_alone(const PriceWords& words, const std::vector<std::string>& give
   constexpr std::string_view kOfMachine[] = {"--cluster", "--gpus",   "--numbers",
                                              "--preset",  "--search", "--set"};
   for (const std::string& name : given) {
-    const bool is_of_machine =
-        std::find(std::begin(kOfMachine), std::end(kOfMachine), name) != std::end(kOfMachine);
+    const bool is_of_machine = std::ranges::find(kOfMachine, name) != std::end(kOfMachine);
     TOK_REQUIRE(is_of_machine, "{}: not with {}, which prices nothing", name, what);
   }
 }
@@ -139,7 +135,7 @@ void require_alone(const PriceWords& words, const std::vector<std::string>& give
 void check_together(const PriceWords& words, const std::vector<std::string>& given) {
   const auto refuse = [&](std::initializer_list<const char*> others, const std::string& with) {
     for (const char* other : others) {
-      const bool is_given = std::find(given.begin(), given.end(), other) != given.end();
+      const bool is_given = std::ranges::find(given, other) != given.end();
       TOK_REQUIRE(!is_given, "{}: not with {}", other, with);
     }
   };
@@ -171,12 +167,12 @@ void check_together(const PriceWords& words, const std::vector<std::string>& giv
 std::string key_of(std::string_view word) {
   if (word.starts_with("--")) word.remove_prefix(2);
   std::string key(word.substr(0, word.find('=')));
-  std::replace(key.begin(), key.end(), '-', '_');
+  std::ranges::replace(key, '-', '_');
   return key;
 }
 
 bool prints_presets(Args args) {
-  const auto at = std::find(args.begin(), args.end(), "--preset");
+  const auto at = std::ranges::find(args, "--preset");
   const bool is_apart = at != args.end() && at + 1 != args.end() && *(at + 1) == "list";
   if (!is_apart && !has_word(args, "--preset=list")) return false;
   fmt::print("{}", presets_text());
@@ -213,7 +209,7 @@ std::optional<PriceWords> find_price_words(Args args) {
       const std::string value = is_joined ? args[i].substr(name.size() + 1) : args[++i];
       TOK_REQUIRE(!value.empty(), "{}: wanted a value", name);
       TOK_REQUIRE(is_joined || !value.starts_with("--"), "{}: wanted a value, got {}", name, value);
-      const bool is_again = std::find(given.begin(), given.end(), name) != given.end();
+      const bool is_again = std::ranges::find(given, name) != given.end();
       TOK_REQUIRE(!is_again || name == "--set" || name == "--sweep", "{} {}: given twice", name,
                   value);
       use(value);

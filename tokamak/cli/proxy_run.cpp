@@ -41,7 +41,7 @@ void require_fit(const RunConfig& run, LaunchEnvironment launched, int64_t ranks
   launched.world_size = launched.local_size = static_cast<int>(ranks);
   const Fit fit = fit_of(run, planned, target.target, launched);
   std::string why = fit.text;
-  std::replace(why.begin(), why.end(), '\n', ';');
+  std::ranges::replace(why, '\n', ';');
   TOK_REQUIRE(fit.fits, "--proxy: {} try fewer ranks by --proxy={}, or --training.seq_len={}", why,
               ranks / 2, run.config.training.seq_len / 2);
 }
@@ -87,7 +87,7 @@ ProxyLimits proxy_limits(const std::string& device, std::optional<int64_t> most_
 }
 
 std::optional<int> launch_proxy(Args args, const LaunchEnvironment& launched) {
-  const bool is_proxy = std::any_of(args.begin(), args.end(), asks_for_proxy);
+  const bool is_proxy = std::ranges::any_of(args, asks_for_proxy);
   if (!is_proxy || launched.source != "none") return std::nullopt;
   Start start;
   {

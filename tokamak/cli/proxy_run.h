@@ -14,7 +14,7 @@
 
 namespace tokamak::cli {
 
-/// Returns what a proxy may take on `device`: as many ranks as a launcher has started, else a GPU
+/// Returns what a proxy may take on `device`: the ranks that a launcher has started, else a GPU
 /// for each, else 16 processes that share the cores. `most_ranks` is the N of --proxy=N.
 ProxyLimits proxy_limits(const std::string& device, std::optional<int64_t> most_ranks,
                          const LaunchEnvironment& launched);

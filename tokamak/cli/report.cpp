@@ -20,7 +20,7 @@ std::vector<fs::path> runs_of(const std::vector<std::string>& folders) {
   std::vector<fs::path> runs;
   for (const std::string& folder : folders) {
     for (const fs::path& run : find_runs(folder)) {
-      if (std::find(runs.begin(), runs.end(), run) == runs.end()) runs.push_back(run);
+      if (std::ranges::find(runs, run) == runs.end()) runs.push_back(run);
     }
   }
   TOK_REQUIRE(runs.size() <= kMostRunsOfPage, "{} runs: wanted at most {} on a page", runs.size(),
@@ -41,7 +41,7 @@ void name_apart(const std::vector<fs::path>& folders, std::vector<RunHistory>& r
 
 int run_report(Args args) {
   CLI::App app(
-      "Writes one page, for a browser, that shows runs beside each other: loss, gradient norm,\n"
+      "Writes one page, for a browser, that shows runs side by side: loss, gradient norm,\n"
       "learning rate, tokens per second, MFU, memory, seconds of a step, and what happened "
       "(starts,\n"
       "saves, bad steps). A folder is that of a run (job.dump_folder), or has such folders in it.",

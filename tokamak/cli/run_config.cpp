@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -15,6 +14,7 @@
 #include "tokamak/core/file.h"
 #include "tokamak/core/names.h"
 #include "tokamak/core/toml_reader.h"
+#include "tokamak/core/value.h"
 #include "tokamak/gpu/backend.h"
 #include "tokamak/models/model_spec.h"
 #include "tokamak/price/run/priced_run.h"
@@ -88,7 +88,7 @@ void refuse_unknown_flag(const std::string& word, const std::string& verb) {
     if (has_flag(flag, verb)) flags.emplace_back(flag.name);
   }
   std::string dashed = name;
-  std::replace(dashed.begin(), dashed.end(), '_', '-');
+  std::ranges::replace(dashed, '_', '-');
   const auto nearest = nearest_name(dashed, flags);
   TOK_REQUIRE(!nearest, "{}: no such flag; the nearest is {}", printable(name), *nearest);
   TOK_REQUIRE(name.starts_with("--"), "{}: no such flag; `tokamak {} --help` lists them",
@@ -96,11 +96,9 @@ void refuse_unknown_flag(const std::string& word, const std::string& verb) {
 }
 
 int64_t parse_ranks(std::string_view flag, const std::string& text) {
-  int64_t n = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), n);
-  TOK_REQUIRE(code == std::errc() && end == text.data() + text.size() && n >= 1,
-              "{}={}: wanted a positive number", flag, text);
-  return n;
+  const auto n = parse_number<int64_t>(text);
+  TOK_REQUIRE(n && *n >= 1, "{}={}: wanted a positive number", flag, text);
+  return *n;
 }
 
 // An unknown model can be neither run nor planned.
@@ -326,8 +324,8 @@ std::vector<Need> unpriced(const Config& config, bool plans_low) {
     constexpr std::string_view kOfAStep[] = {"optimizer.", "activation_checkpoint.", "parallelism.",
                                              "training.", "model.converters"};
     return need.key.starts_with("training.dataset") ||
-           std::none_of(std::begin(kOfAStep), std::end(kOfAStep),
-                        [&](std::string_view section) { return need.key.starts_with(section); });
+           std::ranges::none_of(
+               kOfAStep, [&](std::string_view section) { return need.key.starts_with(section); });
   };
   std::erase_if(all, costs_nothing);
   if (!config.model.converters.empty() && !plans_low) {

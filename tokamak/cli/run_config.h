@@ -1,4 +1,4 @@
-// Turns words into a checked configuration and what is missing for it, for `train` and `plan`.
+// Parses the command line of `train` and `plan` into a checked configuration and its `needs:`.
 #pragma once
 
 #include <optional>
@@ -20,7 +20,7 @@ struct RunConfig {
   std::vector<Need> needs;
   MeshPlace place;  ///< of this rank, or of rank 0 if no launcher has started ranks
   bool dry_run = false;
-  bool is_of_this_machine = true;     ///< neither --world-size nor a device that is not here
+  bool is_of_this_machine = true;     ///< no --world-size, and the device is present
   std::optional<std::string> preset;  ///< its name
   std::optional<Proxy> proxy;         ///< train --proxy: how `config` was scaled down
   LogStyle log;                       ///< train --color, --log-format
@@ -32,7 +32,7 @@ struct RunConfig {
 
 /// Parses `[FILE.toml] [overrides] [--dry-run] [--world-size=N]`; prints help and returns nothing
 /// if that was asked. The mesh has the ranks that the launcher has started or, without a launcher,
-/// as many as its degrees make. With `--proxy` the file or preset is scaled down and the overrides
+/// the product of its degrees. With `--proxy` the file or preset is scaled down and the overrides
 /// apply after that; --world-size is then that of the whole run. Throws Error with every config
 /// error.
 std::optional<RunConfig> load_run_config(Args args, const std::string& verb,

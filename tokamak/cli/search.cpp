@@ -30,7 +30,7 @@ void say_chosen(const PriceWords& words, bool is_batch_given, int64_t global_bat
   const std::span<const std::string_view> chosen = chosen_keys();
   for (const std::string& word : words.rest) {
     const std::string key = key_of(word);
-    if (std::find(chosen.begin(), chosen.end(), key) == chosen.end()) continue;
+    if (std::ranges::find(chosen, key) == chosen.end()) continue;
     const bool makes_batch = key == "training.local_batch_size" || key.ends_with("_degree");
     if (is_batch_given || !makes_batch) {
       fmt::print(stderr, "not used: {}: the search chooses it\n", word);

@@ -33,8 +33,8 @@ struct Chosen {
 using Choice = std::vector<Chosen>;
 
 const Chosen* find(const Choice& choice, std::string_view key) {
-  const auto found = std::find_if(choice.begin(), choice.end(),
-                                  [&](const Chosen& chosen) { return chosen.sweep->key == key; });
+  const auto found =
+      std::ranges::find_if(choice, [&](const Chosen& chosen) { return chosen.sweep->key == key; });
   return found == choice.end() ? nullptr : &*found;
 }
 
@@ -118,10 +118,10 @@ class SweepPoints {
   bool is_of_machine(const Chosen& chosen) const {
     const std::string& key = chosen.sweep->key;
     const std::string section = key.substr(0, key.find('.') + 1);
-    return std::any_of(machines_.begin(), machines_.end(), [&](const price::Machine& machine) {
+    return std::ranges::any_of(machines_, [&](const price::Machine& machine) {
       const std::vector<std::string> keys = price::machine_keys(machine);
-      return std::any_of(keys.begin(), keys.end(),
-                         [&](const std::string& known) { return known.starts_with(section); });
+      return std::ranges::any_of(
+          keys, [&](const std::string& known) { return known.starts_with(section); });
     });
   }
 
@@ -162,9 +162,9 @@ class SweepPoints {
     const int64_t dp = resolve_degrees(base.config.parallelism, num_gpus).dp();
     const int64_t wanted = sweep.is_weak ? global / base.degrees.dp() * dp : global;
     point.overrides.push_back(fmt::format("--training.global_batch_size={}", wanted));
-    const bool is_swept = std::any_of(
-        words_.sweeps.begin(), words_.sweeps.end(),
-        [](const Sweep& other) { return key_of(other.key) == "training.local_batch_size"; });
+    const bool is_swept = std::ranges::any_of(words_.sweeps, [](const Sweep& other) {
+      return key_of(other.key) == "training.local_batch_size";
+    });
     if (!is_swept && wanted / dp > 0 && wanted / dp < base.config.training.local_batch_size)
       point.overrides.push_back(fmt::format("--training.local_batch_size={}", wanted / dp));
     set_gpus("--sweep gpus=", num_gpus, point);
@@ -184,9 +184,8 @@ std::string one_line(std::string text) {
 [[noreturn]] void fail_without_price(const std::vector<Sweep>& sweeps,
                                      const std::vector<SweepLine>& lines) {
   const SweepLine& first = lines[0];
-  const bool is_same = std::all_of(lines.begin(), lines.end(), [&](const SweepLine& line) {
-    return line.reason == first.reason;
-  });
+  const bool is_same = std::ranges::all_of(
+      lines, [&](const SweepLine& line) { return line.reason == first.reason; });
   if (is_same) throw Error(first.reason);
   const std::string keys =
       sweeps[0].key + (sweeps.size() > 1 ? fmt::format(", {}", sweeps[1].key) : "");
@@ -198,10 +197,9 @@ std::string one_line(std::string text) {
 // GPUs.
 std::vector<price::PublishedPoint> published_points(const PriceWords& words) {
   if (!words.preset || words.sweeps.back().key != "gpus") return {};
-  const bool is_other =
-      std::any_of(words.rest.begin(), words.rest.end(), [](const std::string& word) {
-        return key_of(word).starts_with("model.") || key_of(word) == "training.seq_len";
-      });
+  const bool is_other = std::ranges::any_of(words.rest, [](const std::string& word) {
+    return key_of(word).starts_with("model.") || key_of(word) == "training.seq_len";
+  });
   const Preset& own = find_preset(*words.preset);
   if (is_other || words.cluster != own.cluster) return {};
   const auto model_of = [](const Config& c) {
@@ -233,7 +231,7 @@ int print_sweep(const PriceWords& words) {
   const auto asks_for_help = [](const std::string& word) {
     return word == "--help" || word == "-h";
   };
-  if (std::any_of(words.rest.begin(), words.rest.end(), asks_for_help)) {
+  if (std::ranges::any_of(words.rest, asks_for_help)) {
     load_run_config(words.rest, "plan", {.source = "none"});
     return 0;
   }
@@ -252,16 +250,14 @@ int print_sweep(const PriceWords& words) {
       const PriceRequest request = points.request_at(choice);
       line.report = report_of(request, price_run(request), words.tokens);
       for (const std::string& said : unpriced_lines(request.config, request.machine)) {
-        if (std::find(unpriced.begin(), unpriced.end(), said) == unpriced.end())
-          unpriced.push_back(said);
+        if (std::ranges::find(unpriced, said) == unpriced.end()) unpriced.push_back(said);
       }
     } catch (const Error& error) {
       line.reason = one_line(error.what());
     }
   }
   waiting.reset();
-  if (std::none_of(lines.begin(), lines.end(),
-                   [](const SweepLine& l) { return l.report.has_value(); }))
+  if (std::ranges::none_of(lines, [](const SweepLine& l) { return l.report.has_value(); }))
     fail_without_price(words.sweeps, lines);
   for (const std::string& said : unpriced) fmt::print(stderr, "{}\n", said);
   if (words.csv) write_file_atomic(*words.csv, sweep_csv(words.sweeps, lines));

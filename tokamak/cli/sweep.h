@@ -32,7 +32,7 @@ std::string sweep_csv(std::span<const Sweep> sweeps, std::span<const SweepLine> 
 std::string sweep_json(std::span<const Sweep> sweeps, std::span<const SweepLine> lines);
 
 /// Returns a page with the table and a curve over the last sweep for each value of the one before
-/// it, beside what was published.
+/// it, next to what was published.
 std::string sweep_html(std::span<const Sweep> sweeps, std::span<const SweepLine> lines,
                        std::vector<price::PublishedPoint> published);
 

@@ -14,7 +14,7 @@ namespace {
 using price::Report;
 
 const Report& first_report(std::span<const SweepLine> lines) {
-  return *std::find_if(lines.begin(), lines.end(), [](const SweepLine& line) {
+  return *std::ranges::find_if(lines, [](const SweepLine& line) {
             return line.report.has_value();
           })->report;
 }
@@ -27,9 +27,8 @@ double mfu(const Report& r) {
 template <class Get>
 std::string common(std::span<const SweepLine> lines, const Get& get, const std::string& otherwise) {
   const auto first = get(first_report(lines));
-  const bool is_common = std::all_of(lines.begin(), lines.end(), [&](const SweepLine& line) {
-    return !line.report || get(*line.report) == first;
-  });
+  const bool is_common = std::ranges::all_of(
+      lines, [&](const SweepLine& line) { return !line.report || get(*line.report) == first; });
   return is_common ? fmt::format("{}", first) : otherwise;
 }
 

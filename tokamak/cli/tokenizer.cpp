@@ -11,7 +11,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
-#include "tokamak/core/with_commas.h"
+#include "tokamak/core/names.h"
 #include "tokamak/data/cache/token_cache.h"
 #include "tokamak/data/text_reader.h"
 #include "tokamak/tokenizer/train_bpe.h"
@@ -27,7 +27,7 @@ int run_encode(Args args) {
   std::string path;
   bool bos = false;
   bool eos = false;
-  app.add_option("tokenizer", path, "folder, tokenizer.json, tokenizer.model; bytes; self")
+  app.add_option("tokenizer", path, "folder, tokenizer.json, tokenizer.model; bytes; shakespeare")
       ->required();
   app.add_flag("--bos", bos, "begin with BOS");
   app.add_flag("--eos", eos, "end with EOS");
@@ -58,7 +58,7 @@ int run_decode(Args args) {
   CLI::App app("Reads token ids, separated by white space, and writes their text.",
                "tokamak tokenizer decode");
   std::string path;
-  app.add_option("tokenizer", path, "folder, tokenizer.json, tokenizer.model; bytes; self")
+  app.add_option("tokenizer", path, "folder, tokenizer.json, tokenizer.model; bytes; shakespeare")
       ->required();
   if (!parse(app, args)) return 0;
   const auto tokenizer = open_tokenizer(path, {});
@@ -71,7 +71,7 @@ int run_decode(Args args) {
   return 0;
 }
 
-// Weights are of no use with another tokenizer than theirs.
+// Weights work only with the tokenizer they were trained with.
 void make_tokenizer_folder(const std::filesystem::path& folder) {
   make_folders(folder);
   if (!has_tokenizer(folder)) return;
@@ -146,7 +146,7 @@ int run_cache(Args args) {
   int threads = 0;
   app.add_option("dataset", data.dataset, "c4 or text")->required();
   app.add_option("path", data.path, "file, folder, or mix \"0.7 A 0.3 B\"")->required();
-  app.add_option("--tokenizer", tokenizer_path, "folder or file; bytes; self")->required();
+  app.add_option("--tokenizer", tokenizer_path, "folder or file; bytes; shakespeare")->required();
   app.add_option("--cache", cache, "where caches live, which runs look into")
       ->capture_default_str();
   app.add_option("--threads", threads, "0 = one for each core")->capture_default_str();

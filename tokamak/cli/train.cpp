@@ -20,8 +20,8 @@
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/names.h"
 #include "tokamak/core/usable_cores.h"
-#include "tokamak/core/with_commas.h"
 #include "tokamak/launch/cluster/preflight.h"
 #include "tokamak/models/hf_config.h"
 #include "tokamak/run/run_of_config.h"
@@ -106,7 +106,7 @@ int dry_run(const RunConfig& run, LaunchEnvironment launched) {
   fmt::print("{}", proof_text(planned, made_for.target));
   if (std::getenv(kStepMemoryVariable) != nullptr)
     fmt::print("host memory of one rank for its last step (--keep-last-step): {:.2f} GiB\n",
-               static_cast<double>(bytes_of_step_memory(planned.pieces(), 0)) / kGiB);
+               gib(bytes_of_step_memory(planned.pieces(), 0)));
   if (!run.is_of_this_machine) return missing;
   const Fit fit = fit_of(run, planned, made_for.target, launched);
   fmt::print("{}", fit.text);
@@ -222,11 +222,10 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
   TrainerOptions options;
   all_together(world, [&] {
     run = load_run_config(args, "train", launched);
-    if (!run || run->dry_run) return std::string();
+    if (!run || run->dry_run) return;
     require_nothing_missing(*run);
     tokenizer = tokenizer_of(run->config);
     options = options_of(run->config, tokenizer.get(), run->place);
-    return std::string();
   });
   if (!run) return 0;
   if (!run->dry_run) output.emplace(stdout);
@@ -244,7 +243,6 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
     } else {
       announce(*run, options.model, tokenizer.get(), launched, console);
     }
-    return std::string();
   });
   if (run->dry_run) return exit_code;
   connect(options, console, signals, folder ? &*folder : nullptr, launched);
@@ -258,7 +256,6 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
                            .deterministic = run->config.debug.deterministic,
                            .copy_engine = copy_engine},
                           launched);
-    return std::string();
   });
   const auto peak = peak_flops(*backend, options.shape.training.compute);
   if (peak && world.rank() == 0)
@@ -291,7 +288,6 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
     on_rank_zero(world, [&] {
       console.clear();
       report_preset(*run, *backend, options.logging.peak_flops, times);
-      return std::string();
     });
   }
   return is_stopped ? kExitStopped : 0;
@@ -306,9 +302,8 @@ struct Leaving {
 
 /// Returns the limit of MPI_Init, which comes before the ranks read their configuration together.
 SilenceLimits limits_before_start(Args args, const LaunchEnvironment& launched) {
-  const bool wants_help = std::any_of(args.begin(), args.end(), [](const std::string& word) {
-    return word == "--help" || word == "-h";
-  });
+  const bool wants_help = std::ranges::any_of(
+      args, [](const std::string& word) { return word == "--help" || word == "-h"; });
   if (launched.world_size == 1) return {.start = std::chrono::hours(1)};
   if (wants_help) return {};
   try {

@@ -7,7 +7,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/names.h"
 #include "tokamak/launch/job/launch_rank.h"
-#include "tokamak/launch/network/launch_probe.h"
+#include "tokamak/launch/network/probe_network.h"
 
 namespace tokamak::cli {
 namespace {
@@ -42,13 +42,13 @@ std::span<const Verb> verbs() {
 }
 
 bool is_verb(std::string_view name) {
-  return std::any_of(kVerbs.begin(), kVerbs.end(),
-                     [&](const Verb& verb) { return verb.name == name && !verb.what.empty(); });
+  return std::ranges::any_of(
+      kVerbs, [&](const Verb& verb) { return verb.name == name && !verb.what.empty(); });
 }
 
 bool is_verb_alone(std::string_view name) {
-  return std::any_of(kVerbs.begin(), kVerbs.end(),
-                     [&](const Verb& verb) { return verb.name == name && verb.is_alone; });
+  return std::ranges::any_of(kVerbs,
+                             [&](const Verb& verb) { return verb.name == name && verb.is_alone; });
 }
 
 int run_verb(Args args) {

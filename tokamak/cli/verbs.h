@@ -27,9 +27,15 @@ int run_doctor(Args args);
 int run_help(Args args);
 int run_launch(Args args);
 
+// Parts of `bench` and `launch`.
+int run_bench_op(Args args);
+int run_bench_comm(Args args);
+int run_bench_matrix(Args args);
+int run_launch_slurm(Args args);
+
 /// Whether one of `args` is `word`.
 inline bool has_word(Args args, std::string_view word) {
-  return std::find(args.begin(), args.end(), word) != args.end();
+  return std::ranges::find(args, word) != args.end();
 }
 
 struct Verb {

@@ -6,7 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "tokamak/core/error.h"
-#include "tokamak/core/local_path.h"
+#include "tokamak/core/file.h"
 #include "tokamak/core/names.h"
 
 namespace tokamak::cli {
@@ -22,7 +22,7 @@ std::string hint_of(const CLI::App& app, Args args) {
   for (const std::string& word : args) {
     const std::string name = word.substr(0, word.find('='));
     if (name == "--") return "";
-    const bool is_known = std::find(known.begin(), known.end(), name) != known.end();
+    const bool is_known = std::ranges::find(known, name) != known.end();
     if (!is_known && name.starts_with("--")) return nearest_hint(name, known);
   }
   return "";
@@ -30,7 +30,7 @@ std::string hint_of(const CLI::App& app, Args args) {
 
 // Says what CLI11 means.
 std::string in_plain_words(const CLI::App& app, std::string text) {
-  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::ranges::replace(text, '\n', ' ');
   constexpr std::string_view kTwice = ": At Most 1 required but received ";
   constexpr std::string_view kOther = "Could not convert: ";
   if (const size_t at = text.find(kTwice); at != std::string::npos)
@@ -45,11 +45,11 @@ std::string in_plain_words(const CLI::App& app, std::string text) {
 
 // Texts and addresses may well begin with a scheme; all other words that do are paths.
 void refuse_schemes(const CLI::App& app) {
-  constexpr std::string_view kNoPaths[] = {"--endpoint", "--project", "--prompt",
-                                           "--stop",     "--title",   "repository"};
+  constexpr std::string_view kNoPaths[] = {"--endpoint", "--prompt", "--stop", "--title",
+                                           "repository"};
   for (const CLI::Option* option : app.get_options()) {
     const std::string name = option->get_name();
-    if (std::find(std::begin(kNoPaths), std::end(kNoPaths), name) != std::end(kNoPaths)) continue;
+    if (std::ranges::find(kNoPaths, name) != std::end(kNoPaths)) continue;
     for (const std::string& word : option->results()) {
       const std::string why = why_not_local(word);
       TOK_REQUIRE(why.empty(), "{}: {}: {}", app.get_name().substr(std::string("tokamak ").size()),
@@ -62,7 +62,7 @@ void refuse_schemes(const CLI::App& app) {
 
 bool parse(CLI::App& app, Args args) {
   std::vector<std::string> words(args.begin(), args.end());
-  std::reverse(words.begin(), words.end());
+  std::ranges::reverse(words);
   try {
     app.parse(words);
   } catch (const CLI::CallForHelp&) {

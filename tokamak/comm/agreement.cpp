@@ -72,7 +72,7 @@ std::vector<std::string> find_differences(const std::vector<std::string>& texts)
     auto& values = said.emplace_back();
     for (const AgreementItem& item : unpack(text)) {
       values[item.key] = item.value;
-      if (std::find(keys.begin(), keys.end(), item.key) == keys.end()) keys.push_back(item.key);
+      if (std::ranges::find(keys, item.key) == keys.end()) keys.push_back(item.key);
     }
   }
   std::vector<std::string> differences;
@@ -81,8 +81,8 @@ std::vector<std::string> find_differences(const std::vector<std::string>& texts)
     for (size_t rank = 0; rank < said.size(); ++rank) {
       const auto at = said[rank].find(key);
       const std::string value = at == said[rank].end() ? "absent" : at->second;
-      auto same = std::find_if(opinions.begin(), opinions.end(),
-                               [&](const auto& opinion) { return opinion.first == value; });
+      auto same = std::ranges::find_if(opinions,
+                                       [&](const auto& opinion) { return opinion.first == value; });
       if (same == opinions.end()) same = opinions.insert(same, {value, {}});
       same->second.push_back(static_cast<int>(rank));
     }

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "tokamak/comm/thread_world.h"
+#include "tokamak/comm/test_world.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak {

@@ -11,7 +11,7 @@
 
 #include "tokamak/comm/flight.h"
 #include "tokamak/comm/reduce.h"
-#include "tokamak/comm/thread_world.h"
+#include "tokamak/comm/test_world.h"
 #include "tokamak/core/error.h"
 
 namespace tokamak {

@@ -119,7 +119,7 @@ class World {
   }
 
   /// Does the same for a group whose calls are sends and receives that may wait for their peer
-  /// beside compute. A transport may leave them few of the device's multiprocessors.
+  /// during compute. A transport may leave them few of the device's multiprocessors.
   virtual std::unique_ptr<Communicator> make_message_group(const std::string& name,
                                                            std::span<const int> ranks) {
     return make_group(name, ranks);

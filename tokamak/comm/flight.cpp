@@ -39,7 +39,7 @@ void FlightLane::enter(CollectiveKind call, DType of, int64_t elements, uint64_t
 bool FlightPage::is_in_collective() const {
   const uint32_t used = std::min(num_lanes.load(std::memory_order_acquire), kMaxLanes);
   const auto all = std::span(lanes).first(used);
-  return std::any_of(all.begin(), all.end(), [](const FlightLane& lane) {
+  return std::ranges::any_of(all, [](const FlightLane& lane) {
     const uint64_t finished = lane.calls_finished.load(std::memory_order_acquire);
     return lane.calls_entered.load(std::memory_order_acquire) > finished;
   });

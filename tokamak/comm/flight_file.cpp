@@ -21,15 +21,12 @@ std::filesystem::path path_of(const std::filesystem::path& folder, int rank) {
 
 FlightFile::FlightFile(const std::filesystem::path& path, int flags)
     : fd_(::open(path.c_str(), flags | O_RDWR | O_CLOEXEC, 0600)) {
-  if (fd_ < 0) throw_errno("open " + path.string());
-  const bool has_room = (flags & O_CREAT) == 0 || ftruncate(fd_, sizeof(FlightPage)) == 0;
+  if (fd_.get() < 0) throw_errno("open " + path.string());
+  const bool has_room = (flags & O_CREAT) == 0 || ftruncate(fd_.get(), sizeof(FlightPage)) == 0;
   void* const memory =
-      has_room ? mmap(nullptr, sizeof(FlightPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0)
+      has_room ? mmap(nullptr, sizeof(FlightPage), PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0)
                : MAP_FAILED;
-  if (memory == MAP_FAILED) {
-    close(fd_);
-    throw_errno("map " + path.string());
-  }
+  if (memory == MAP_FAILED) throw_errno("map " + path.string());
   page_ = static_cast<FlightPage*>(memory);
 }
 
@@ -37,7 +34,7 @@ FlightFile FlightFile::create(const std::filesystem::path& folder, int rank) {
   const auto path = path_of(folder, rank);
   unlink(path.c_str());
   FlightFile file(path, O_CREAT | O_EXCL);
-  if (flock(file.fd_, LOCK_EX | LOCK_NB) != 0) throw_errno("lock " + path.string());
+  if (flock(file.fd_.get(), LOCK_EX | LOCK_NB) != 0) throw_errno("lock " + path.string());
   file.page().rank = rank;
   return file;
 }
@@ -47,7 +44,7 @@ FlightFile FlightFile::open(const std::filesystem::path& folder, int rank) {
 }
 
 FlightFile::FlightFile(FlightFile&& other) noexcept
-    : fd_(std::exchange(other.fd_, -1)), page_(std::exchange(other.page_, nullptr)) {}
+    : fd_(std::move(other.fd_)), page_(std::exchange(other.page_, nullptr)) {}
 
 FlightFile& FlightFile::operator=(FlightFile&& other) noexcept {
   std::swap(fd_, other.fd_);
@@ -57,12 +54,11 @@ FlightFile& FlightFile::operator=(FlightFile&& other) noexcept {
 
 FlightFile::~FlightFile() {
   if (page_ != nullptr) munmap(page_, sizeof(FlightPage));
-  if (fd_ >= 0) close(fd_);
 }
 
 bool FlightFile::is_owner_alive() const {
-  if (flock(fd_, LOCK_SH | LOCK_NB) != 0) return true;
-  flock(fd_, LOCK_UN);
+  if (flock(fd_.get(), LOCK_SH | LOCK_NB) != 0) return true;
+  flock(fd_.get(), LOCK_UN);
   return false;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "tokamak/comm/flight.h"
+#include "tokamak/core/owned_fd.h"
 
 namespace tokamak {
 
@@ -20,8 +21,6 @@ class FlightFile {
 
   FlightFile(FlightFile&& other) noexcept;
   FlightFile& operator=(FlightFile&& other) noexcept;
-  FlightFile(const FlightFile&) = delete;
-  FlightFile& operator=(const FlightFile&) = delete;
   ~FlightFile();
 
   FlightPage& page() const { return *page_; }
@@ -32,7 +31,7 @@ class FlightFile {
  private:
   FlightFile(const std::filesystem::path& path, int flags);
 
-  int fd_ = -1;
+  OwnedFd fd_;
   FlightPage* page_ = nullptr;
 };
 

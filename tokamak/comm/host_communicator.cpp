@@ -7,6 +7,7 @@
 #include "tokamak/comm/reduce.h"
 #include "tokamak/core/chunk_hash.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/host.h"
 
 namespace tokamak {
 namespace {
@@ -22,11 +23,6 @@ const std::byte* bytes_of(const void* data) {
 
 std::byte* bytes_of(void* data) {
   return static_cast<std::byte*>(data);
-}
-
-bool is_set(const char* variable) {
-  const char* const text = std::getenv(variable);
-  return text != nullptr && *text != '\0';
 }
 
 void copy_bytes(const std::byte* in, std::byte* out, int64_t bytes) {
@@ -61,7 +57,7 @@ HostCommunicator::HostCommunicator(HostGroup group, std::unique_ptr<ByteTranspor
       transport_(std::move(transport)),
       page_(&page),
       lane_(page.add_lane(group_.name)),
-      checks_messages_(is_set(kCheckMessagesVariable)),
+      checks_messages_(!environment_variable(kCheckMessagesVariable).empty()),
       sent_(group_.world_ranks.size()),
       received_(group_.world_ranks.size()) {
   TOK_CHECK(group_.rank >= 0 && group_.rank < size(), "rank {} of {}", group_.rank, size());

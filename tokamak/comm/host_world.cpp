@@ -17,10 +17,10 @@ HostWorld::HostWorld(int rank, int size, FlightPage& page)
 
 std::unique_ptr<HostCommunicator> HostWorld::make_host_group(const std::string& name,
                                                              std::span<const int> ranks) {
-  const auto me = std::find(ranks.begin(), ranks.end(), rank_);
+  const auto me = std::ranges::find(ranks, rank_);
   TOK_CHECK(me != ranks.end(), "rank {} is not in group \"{}\"", rank_, name);
   std::vector<int> sorted(ranks.begin(), ranks.end());
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   TOK_CHECK(sorted.front() >= 0 && sorted.back() < size_ &&
                 std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end(),
             "group \"{}\" names a rank twice or one beyond {}", name, size_);
@@ -57,7 +57,7 @@ std::vector<std::string> HostWorld::all_gather_text(const std::string& mine) {
   const auto size = static_cast<int64_t>(mine.size());
   std::vector<int64_t> sizes(size_);
   control().all_gather(&size, sizes.data(), 1, DType::kI64, nullptr);
-  const int64_t room = *std::max_element(sizes.begin(), sizes.end());
+  const int64_t room = *std::ranges::max_element(sizes);
   std::string padded = mine;
   padded.resize(room);
   std::string all(static_cast<size_t>(room * size_), '\0');

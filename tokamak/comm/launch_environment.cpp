@@ -8,7 +8,8 @@
 #include <optional>
 
 #include "tokamak/core/error.h"
-#include "tokamak/core/host_name.h"
+#include "tokamak/core/host.h"
+#include "tokamak/core/value.h"
 
 namespace tokamak {
 namespace {
@@ -16,11 +17,9 @@ namespace {
 std::optional<int> read_number(const EnvironmentReader& read, const char* name) {
   const char* text = read(name);
   if (text == nullptr || *text == '\0') return std::nullopt;
-  int number = 0;
-  const char* end = text + std::strlen(text);
-  const auto [rest, code] = std::from_chars(text, end, number);
-  TOK_REQUIRE(code == std::errc() && rest == end && number >= 0,
-              "environment variable {}=\"{}\": wanted a number", name, text);
+  const auto number = parse_number<int>(text);
+  TOK_REQUIRE(number && *number >= 0, "environment variable {}=\"{}\": wanted a number", name,
+              text);
   return number;
 }
 
@@ -144,9 +143,8 @@ bool has_started_several(const EnvironmentReader& read, const Unconnected& launc
 }
 
 std::string why_unconnected(const EnvironmentReader& read) {
-  const auto* const found =
-      std::find_if(std::begin(kUnconnected), std::end(kUnconnected),
-                   [&](const Unconnected& u) { return has_started_several(read, u); });
+  const auto* const found = std::ranges::find_if(
+      kUnconnected, [&](const Unconnected& u) { return has_started_several(read, u); });
   if (found == std::end(kUnconnected)) return "";
   const char* const told = found->world_size == nullptr ? found->rank : found->world_size;
   const std::string processes = found->world_size == nullptr

@@ -28,7 +28,7 @@ constexpr int64_t kPieceBytes = int64_t{1} << 30;
 /// How long a hopeless wait goes on, so that the rank at fault reports first.
 constexpr auto kGrace = 500ms;
 
-// MPI ends the process inside MPI_Init where it cannot connect the ranks, with a code of its own.
+// MPI ends the process inside MPI_Init with its own exit code if it cannot connect the ranks.
 std::atomic<bool> is_in_init = false;
 
 void end_in_init() {
@@ -222,7 +222,7 @@ void MpiSession::fail(const std::string& why) {
 std::string MpiSession::find_fault(std::span<const int> peers) const {
   for (const auto& [rank, file] : neighbours_) {
     const FlightPage& theirs = file.page();
-    const bool is_peer = std::find(peers.begin(), peers.end(), rank) != peers.end();
+    const bool is_peer = std::ranges::find(peers, rank) != peers.end();
     switch (theirs.phase.load()) {
       case RankPhase::kFailed:
         return fmt::format("rank {} has failed", rank);

@@ -5,7 +5,6 @@
 
 #include "tokamak/config/accepted.h"
 #include "tokamak/config/key_table.h"
-#include "tokamak/config/nearest.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
 
@@ -132,7 +131,7 @@ std::string config_digest(const Config& config) {
     hash = (hash ^ 0xff) * 0x100000001b3;
   };
   for (const Key& key : all_keys()) {
-    if (std::find(kOutsideDigest.begin(), kOutsideDigest.end(), key.name) != kOutsideDigest.end()) {
+    if (std::ranges::find(kOutsideDigest, key.name) != kOutsideDigest.end()) {
       continue;
     }
     const OrderedJson json = std::visit(ToJson{}, get_value(config, key));
@@ -144,7 +143,7 @@ std::string config_digest(const Config& config) {
 
 std::string key_help(std::string_view name) {
   std::string full(name);
-  std::replace(full.begin(), full.end(), '-', '_');
+  std::ranges::replace(full, '-', '_');
   if (full == "all") return all_keys_help();
   if (const Key* key = find_key(full)) return help_of(*key);
   if (const AcceptedName* key = find_accepted(full)) return help_of(*key);

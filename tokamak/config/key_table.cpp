@@ -5,6 +5,9 @@
   Key {                                                                  \
 #path, [](Config & c) -> FieldRef { return &c.path; }, allowed, help \
   }
+#include <fmt/format.h>
+
+#include "tokamak/config/accepted.h"
 
 namespace tokamak {
 
@@ -22,7 +25,7 @@ const Key kKeys[] = {
 
   TOK_KEY(profiling.enable_profiling, "", "Record a trace of every rank."),
   TOK_KEY(profiling.save_traces_folder, "path", "Folder of traces under dump_folder."),
-  TOK_KEY(profiling.profile_freq, ">=1", "One profiling cycle every that many steps."),
+  TOK_KEY(profiling.profile_freq, ">=1", "One profiling cycle every N steps."),
   TOK_KEY(profiling.profiler_active, ">=1", "Recorded steps of a cycle."),
   TOK_KEY(profiling.enable_memory_snapshot, "", "Write the memory plan of every profiling cycle."),
   TOK_KEY(profiling.save_memory_snapshot_folder, "path", "Folder of memory snapshots under dump_folder."),
@@ -46,7 +49,7 @@ const Key kKeys[] = {
   TOK_KEY(model.heads, ">=1", "Query heads in place of the flavor's (ours)."),
   TOK_KEY(model.kv_heads, ">=1", "Key-value heads, a divisor of the heads (ours)."),
   TOK_KEY(model.head_dim, ">=1", "Width of a head; none: model.dim over model.heads (ours)."),
-  TOK_KEY(model.mlp_dim, ">=1", "Width of the MLP; none: as wide beside model.dim as the flavor's (ours)."),
+  TOK_KEY(model.mlp_dim, ">=1", "Width of the MLP; none: in the same ratio to model.dim as in the flavor (ours)."),
   TOK_KEY(model.vocab, ">=1", "Vocabulary in place of the flavor's (ours)."),
   TOK_KEY(model.window, ">=0", "Sliding window of layers, 0 = none; for mistral, qwen2, qwen3, gemma2 and gemma3 (ours)."),
 
@@ -90,9 +93,9 @@ const Key kKeys[] = {
 
   TOK_KEY(parallelism.data_parallel_replicate_degree, ">=1", "Replicas of the model (DDP, or the outer degree of HSDP)."),
   TOK_KEY(parallelism.data_parallel_shard_degree, ">=1 or -1", "Ranks that share one replica's state (FSDP); -1: what is left of the world."),
-  TOK_KEY(parallelism.data_parallel_type, "fsdp|ddp|zero1|zero2", "What data-parallel ranks share: fsdp all of the state, zero2 gradients and moments, zero1 moments, ddp nothing (a shard degree of -1 is then made of replicas) (ours)."),
+  TOK_KEY(parallelism.data_parallel_type, "fsdp|ddp|zero1|zero2", "What data-parallel ranks share: fsdp all of the state, zero2 gradients and moments, zero1 moments, ddp nothing (a shard degree of -1 then means replicas) (ours)."),
   TOK_KEY(parallelism.fsdp_reshard_after_forward, "default|always|never", "Free gathered parameters after the forward pass; default: unless pipelined."),
-  TOK_KEY(parallelism.copy_engine_all_gather, "auto|never|always", "GPUs gather sharded parameters by their copy engines instead of kernels; auto does so where all ranks are of one host (ours; NCCL 2.28)."),
+  TOK_KEY(parallelism.copy_engine_all_gather, "auto|never|always", "GPUs gather sharded parameters by their copy engines instead of kernels; auto does so where all ranks share one host (ours; NCCL 2.28)."),
   TOK_KEY(parallelism.tensor_parallel_degree, ">=1", "Tensor- and sequence-parallel ranks."),
   TOK_KEY(parallelism.disable_loss_parallel, "", "Gather logits instead of a vocabulary-parallel loss."),
   TOK_KEY(parallelism.cover_tensor_parallel_collectives, "", "Tensor parallelism's collectives in the backward overlap with weight gradients (ours)."),
@@ -100,8 +103,8 @@ const Key kKeys[] = {
   TOK_KEY(parallelism.pipeline_parallel_degree, ">=1", "Pipeline-parallel ranks."),
   TOK_KEY(parallelism.module_fqns_per_model_part, "", "Modules of each pipeline stage."),
   TOK_KEY(parallelism.pipeline_parallel_split_points, "", "Modules that begin a new pipeline stage; another way to write module_fqns_per_model_part."),
-  TOK_KEY(parallelism.pipeline_parallel_first_stage_less_layers, ">=0", "The embedding counts as that many layers."),
-  TOK_KEY(parallelism.pipeline_parallel_last_stage_less_layers, ">=0", "Norm and output count as that many layers."),
+  TOK_KEY(parallelism.pipeline_parallel_first_stage_less_layers, ">=0", "The embedding counts as N layers."),
+  TOK_KEY(parallelism.pipeline_parallel_last_stage_less_layers, ">=0", "Norm and output count as N layers."),
   TOK_KEY(parallelism.pipeline_parallel_layers_per_stage, ">=1", "Layers of a stage; none: from the schedule."),
   TOK_KEY(parallelism.pipeline_parallel_schedule, "~1F1B|GPipe|Interleaved1F1B|LoopedBFS|InterleavedZeroBubble|ZBVZeroBubble|DualPipeV|VHalf|VMin|PipelineScheduleSingle|PipelineScheduleMulti|_PipelineScheduleRuntime", "Pipeline schedule; case does not matter."),
   TOK_KEY(parallelism.pipeline_parallel_schedule_csv, "path", "CSV file of actions for a custom schedule."),
@@ -154,7 +157,7 @@ const Key kKeys[] = {
   TOK_KEY(quantize.linear.float8.bf16_layers_at_start, ">=0", "Layers from the first on whose matmuls stay in the compute dtype. A key of ours."),
   TOK_KEY(quantize.linear.float8.bf16_layers_at_end, ">=0", "Layers up to the last whose matmuls stay in the compute dtype. A key of ours."),
   TOK_KEY(quantize.linear.float8.keep_transposed_weights, "", "Weights that stay for a step stay quantized in both layouts, instead of being transposed in each backward. A key of ours."),
-  TOK_KEY(quantize.linear.float8.long_loss_chunks, "", "The loss computes as many tokens at a time as with a head in the compute dtype, although quantized values then take memory beside the logits. A key of ours."),
+  TOK_KEY(quantize.linear.float8.long_loss_chunks, "", "The loss computes the same number of tokens at a time as with a head in the compute dtype, although quantized values then take memory as well as the logits. A key of ours."),
   TOK_KEY(quantize.linear.mx.recipe_name, "mxfp8|mxfp8_cublas|mxfp8_cublas_rceil|mxfp8_rceil|mxfp8_emulated", "MX recipe; rceil rounds scales up, so that nothing saturates; mxfp8: mxfp8_cublas; mxfp8_emulated: mxfp8_cublas with emulate."),
   TOK_KEY(quantize.linear.mx.filter_fqns, "", "Layers that the mx converter leaves alone, as quantize.linear.float8.filter_fqns names them."),
   TOK_KEY(quantize.linear.mx.emulate, "", "Compute mxfp8 in fp32 where there is no hardware for it. A key of ours."),
@@ -169,7 +172,7 @@ const Key kKeys[] = {
   TOK_KEY(validation.local_batch_size, ">=1", "Sequences of one data-parallel rank."),
   TOK_KEY(validation.seq_len, ">=1", "Tokens of one sequence."),
   TOK_KEY(validation.freq, ">=1", "Steps between validations; also at step 1."),
-  TOK_KEY(validation.steps, ">=1 or -1", "Global batches of a validation, of as many sequences as those of training; -1: the whole set."),
+  TOK_KEY(validation.steps, ">=1 or -1", "Global batches of a validation, of the same number of sequences as in training; -1: the whole set."),
 
   TOK_KEY(debug.seed, "", "Seed of initialization, dropout and sampling; none: 0."),
   TOK_KEY(debug.deterministic, "", "The same bits from every run; a CPU run always is."),
@@ -189,6 +192,30 @@ const Key* find_key(std::string_view name) {
     if (key.name == name) return &key;
   }
   return nullptr;
+}
+
+std::string unknown_key_hint(std::string_view name) {
+  std::string best;
+  size_t best_distance = ~size_t{0};
+  const auto is_nearer = [&](std::string_view known) {
+    const size_t distance = name_distance(name, known);
+    if (distance >= best_distance || !is_near(name, known)) return false;
+    best_distance = distance;
+    return true;
+  };
+  std::string_view section;
+  for (const Key& key : all_keys()) {
+    if (is_nearer(key.name)) best = key.name;
+    const std::string_view known(key.name);
+    const size_t dot = known.rfind('.');
+    if (name.substr(0, dot + 1) == known.substr(0, dot + 1)) section = known.substr(0, dot);
+  }
+  for (const AcceptedName& key : accepted_names()) {
+    const bool is_renamed = key.fate == Fate::kRename || key.fate == Fate::kInvert;
+    if (is_renamed && is_nearer(key.name)) best = fmt::format("{} (now {})", key.name, key.means);
+  }
+  if (!best.empty()) return fmt::format("; the nearest is {}", best);
+  return fmt::format("; `tokamak help {}` lists the keys", section.empty() ? "all" : section);
 }
 
 }  // namespace tokamak

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tokamak/config/config.h"
+#include "tokamak/core/names.h"
 #include "tokamak/core/value.h"
 
 namespace tokamak {
@@ -58,5 +59,9 @@ bool is_foreign_value(const Config& config, const Key& key);
 
 /// Returns the listed values of `allowed`, or nothing where it is not a list.
 std::vector<std::string> allowed_list(const Key& key);
+
+/// Returns "; the nearest is a.b", of keys and renamed ones, with " (now c.d)" if it became
+/// another; where none is near, where to find the keys of the section, or of all sections.
+std::string unknown_key_hint(std::string_view name);
 
 }  // namespace tokamak

@@ -1,12 +1,11 @@
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include <fmt/format.h>
 
 #include "tokamak/config/key_table.h"
 #include "tokamak/core/error.h"
-#include "tokamak/core/local_path.h"
+#include "tokamak/core/file.h"
 
 namespace tokamak {
 
@@ -155,15 +154,6 @@ std::string check(const Key&, const std::vector<Strings>&) {
   return "";
 }
 
-template <class T>
-std::optional<T> parse_number(std::string_view text) {
-  T value{};
-  if (!text.empty() && text[0] == '+') text.remove_prefix(1);
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (code != std::errc() || end != text.data() + text.size() || text.empty()) return {};
-  return value;
-}
-
 // A key that may be null also takes "none", because TOML has no null.
 bool is_none(const SettingValue& value) {
   const std::string* text = std::get_if<std::string>(&value);
@@ -254,8 +244,9 @@ SettingValue parse_text(const Key& key, std::string_view text) {
   if (type == "bool" && (text == "true" || text == "True" || text == "1")) return true;
   if (type == "bool" && (text == "false" || text == "False" || text == "0")) return false;
   if (type == "int" || type == "float") {
-    if (const auto number = parse_number<int64_t>(text)) return *number;
-    if (const auto number = parse_number<double>(text)) return *number;
+    const std::string_view unsigned_text = text.substr(text.starts_with('+') ? 1 : 0);
+    if (const auto number = parse_number<int64_t>(unsigned_text)) return *number;
+    if (const auto number = parse_number<double>(unsigned_text)) return *number;
   }
   if (type == "list of strings") return split_list(text, ',');
   if (type == "list of lists of strings") {
@@ -272,7 +263,7 @@ bool is_foreign_value(const Config& config, const Key& key) {
   const std::string* text = std::get_if<std::string>(&value);
   if (text == nullptr) return false;
   const std::vector<std::string> names = allowed_list(key);
-  return std::find(names.begin(), names.end(), *text) == names.end();
+  return std::ranges::find(names, *text) == names.end();
 }
 
 }  // namespace tokamak

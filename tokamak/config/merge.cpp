@@ -7,7 +7,6 @@
 
 #include "tokamak/config/converters.h"
 #include "tokamak/config/key_table.h"
-#include "tokamak/config/nearest.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/names.h"
 
@@ -31,7 +30,7 @@ bool may_be_bare(std::string_view name) {
 
 // torchtitan's documentation calls the dataloader data_loader.
 Strings named_parts(Strings parts) {
-  std::replace(parts.begin(), parts.end(), std::string("data_loader"), std::string("dataloader"));
+  std::ranges::replace(parts, std::string("data_loader"), std::string("dataloader"));
   return parts;
 }
 
@@ -58,7 +57,7 @@ void use_canonical_names(Config& config) {
   for (std::string& name : config.model.converters) name = full_converter_name(name);
   Strings once;
   for (const std::string& name : config.model.converters) {
-    if (std::find(once.begin(), once.end(), name) == once.end()) once.push_back(name);
+    if (std::ranges::find(once, name) == once.end()) once.push_back(name);
   }
   config.model.converters = once;
   std::string& schedule = config.parallelism.pipeline_parallel_schedule;
@@ -80,7 +79,7 @@ void Merge::error(const Entry& entry, Source source, const std::string& text) {
 }
 
 void Merge::note(std::string text) {
-  if (std::find(notes_.begin(), notes_.end(), text) == notes_.end()) {
+  if (std::ranges::find(notes_, text) == notes_.end()) {
     notes_.push_back(std::move(text));
   }
 }
@@ -228,7 +227,7 @@ LoadedConfig Merge::finish(std::vector<std::string> earlier) {
   keep_one_length();
   LoadedConfig loaded;
   apply(loaded);
-  std::stable_sort(failures_.begin(), failures_.end(), [](const Failure& a, const Failure& b) {
+  std::ranges::stable_sort(failures_, [](const Failure& a, const Failure& b) {
     return std::pair(a.source, a.order) < std::pair(b.source, b.order);
   });
   for (const Failure& failure : failures_) earlier.push_back(failure.text);

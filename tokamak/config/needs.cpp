@@ -13,7 +13,7 @@ namespace tokamak {
 namespace {
 
 bool contains(const Strings& list, const std::string& item) {
-  return std::find(list.begin(), list.end(), item) != list.end();
+  return std::ranges::find(list, item) != list.end();
 }
 
 class Collector {
@@ -27,9 +27,8 @@ class Collector {
   }
 
   std::vector<Need> take() {
-    std::stable_sort(found_.begin(), found_.end(), [](const Need& a, const Need& b) {
-      return find_key(a.key) < find_key(b.key);
-    });
+    std::ranges::stable_sort(
+        found_, [](const Need& a, const Need& b) { return find_key(a.key) < find_key(b.key); });
     return std::move(found_);
   }
 
@@ -52,8 +51,8 @@ void listed_values(const Config& config, Collector& out) {
 
 void model(const Config& config, const Capabilities& can, Collector& out) {
   if (can.models.empty()) return;
-  const auto family = std::find_if(can.models.begin(), can.models.end(),
-                                   [&](const auto& row) { return row.first == config.model.name; });
+  const auto family = std::ranges::find_if(
+      can.models, [&](const auto& row) { return row.first == config.model.name; });
   if (family == can.models.end()) {
     Strings names;
     for (const auto& row : can.models) names.push_back(row.first);

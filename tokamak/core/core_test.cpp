@@ -11,10 +11,9 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/host_memory.h"
-#include "tokamak/core/machine_fault.h"
+#include "tokamak/core/names.h"
 #include "tokamak/core/tensor_type.h"
 #include "tokamak/core/usable_cores.h"
-#include "tokamak/core/with_commas.h"
 
 namespace tokamak {
 namespace {

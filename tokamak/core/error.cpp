@@ -4,18 +4,14 @@
 #include <cstring>
 #include <string_view>
 
-#include <unistd.h>
-
-#include "tokamak/core/machine_fault.h"
+#include "tokamak/core/host.h"
 
 namespace tokamak {
 
 void throw_errno(const std::string& what) {
   const int code = errno;
-  char host[256] = "";
-  if (gethostname(host, sizeof host - 1) != 0) host[0] = '\0';
   const auto text =
-      fmt::format("{}: {} (errno {}, host {})", what, std::strerror(code), code, host);
+      fmt::format("{}: {} (errno {}, host {})", what, std::strerror(code), code, host_name());
   if (code == ENOSPC || code == EDQUOT) throw DiskFull(text);
   throw SystemError(text);
 }
@@ -31,4 +27,31 @@ void throw_bug(const char* file, int line, const char* condition, const std::str
 }
 
 }  // namespace detail
+
+bool is_machine_fault(int code) {
+  switch (code) {
+    case EACCES:
+    case EEXIST:
+    case EINVAL:
+    case EISDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+    case ENODEV:
+    case ENOENT:
+    case ENOTDIR:
+    case ENOTEMPTY:
+    case ENXIO:
+    case EPERM:
+    case ETXTBSY:
+      return false;
+    default:
+      return true;
+  }
+}
+
+void throw_path_errno(const std::string& what) {
+  if (is_machine_fault(errno)) throw_errno(what);
+  fail("{}: {}", what, std::strerror(errno));
+}
+
 }  // namespace tokamak

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -14,29 +15,16 @@
 #include "tokamak/core/bus_error.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file_call.h"
-#include "tokamak/core/local_path.h"
-#include "tokamak/core/machine_fault.h"
+#include "tokamak/core/host.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 namespace {
 
-struct Descriptor {
-  int fd;
-
-  explicit Descriptor(int f) : fd(f) {}
-
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-
-  ~Descriptor() {
-    if (fd >= 0) ::close(fd);
-  }
-};
-
-Descriptor open_to_read(const std::filesystem::path& path) {
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-  if (fd < 0) throw_path_errno("cannot open " + path.string());
-  return Descriptor(fd);
+OwnedFd open_to_read(const std::filesystem::path& path) {
+  OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (file.get() < 0) throw_path_errno("cannot open " + path.string());
+  return file;
 }
 
 size_t size_of_regular(int fd, const std::filesystem::path& path) {
@@ -68,10 +56,10 @@ void throw_if(const std::error_code& code, const std::string& what) {
 
 }  // namespace
 
-int open_regular_file(const std::filesystem::path& path) {
-  Descriptor file = open_to_read(path);
-  size_of_regular(file.fd, path);
-  return std::exchange(file.fd, -1);
+OwnedFd open_regular_file(const std::filesystem::path& path) {
+  OwnedFd file = open_to_read(path);
+  size_of_regular(file.get(), path);
+  return file;
 }
 
 namespace {
@@ -86,10 +74,10 @@ void refuse_lfs_pointer(std::string_view text, const std::filesystem::path& path
 }  // namespace
 
 MappedFile::MappedFile(const std::filesystem::path& path) {
-  const Descriptor file = open_to_read(path);
-  size_ = size_of_regular(file.fd, path);
+  const OwnedFd file = open_to_read(path);
+  size_ = size_of_regular(file.get(), path);
   if (size_ == 0) return;
-  void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.fd, 0);
+  void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
   if (mapped == MAP_FAILED) throw_errno("mmap " + path.string());
   data_ = static_cast<const std::byte*>(mapped);
   remember_mapping(bytes(), path.c_str());
@@ -112,27 +100,23 @@ MappedFile::~MappedFile() {
 }
 
 std::string read_file(const std::filesystem::path& path, int64_t most_bytes) {
-  const Descriptor file = open_to_read(path);
-  const size_t size = size_of_regular(file.fd, path);
+  const OwnedFd file = open_to_read(path);
+  const size_t size = size_of_regular(file.get(), path);
   TOK_REQUIRE(static_cast<int64_t>(size) <= most_bytes, "{}: {} bytes, wanted at most {}",
               path.string(), size, most_bytes);
-  return read_some(file.fd, size, path);
+  return read_some(file.get(), size, path);
 }
 
 std::string read_front(const std::filesystem::path& path, int64_t bytes) {
-  const Descriptor file(open_regular_file(path));
-  return read_some(file.fd, static_cast<size_t>(bytes), path);
+  const OwnedFd file = open_regular_file(path);
+  return read_some(file.get(), static_cast<size_t>(bytes), path);
 }
 
 FileWriter::FileWriter(const std::filesystem::path& path, Mode mode) : path_(path) {
   const FileCall call("open", path_);
   const int flags = O_WRONLY | O_CREAT | O_CLOEXEC | (mode == Mode::kTruncate ? O_TRUNC : O_APPEND);
-  fd_ = ::open(path.c_str(), flags, 0644);
-  if (fd_ < 0) throw_path_errno("cannot write " + path.string());
-}
-
-FileWriter::~FileWriter() {
-  if (fd_ >= 0) ::close(fd_);
+  fd_ = OwnedFd(::open(path.c_str(), flags, 0644));
+  if (fd_.get() < 0) throw_path_errno("cannot write " + path.string());
 }
 
 namespace {
@@ -158,16 +142,16 @@ void FileWriter::write(std::span<const std::byte> bytes) {
   while (!bytes.empty()) {
     const FileCall call("write", path_);
     const ssize_t n =
-        ::write(fd_, bytes.data(), std::min(bytes.size(), static_cast<size_t>(kMostOfCall)));
+        ::write(fd_.get(), bytes.data(), std::min(bytes.size(), static_cast<size_t>(kMostOfCall)));
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw_errno("write " + path_.string());
     bytes = bytes.subspan(n);
-    if (n == kMostOfCall) sync_on_the_way(fd_);
+    if (n == kMostOfCall) sync_on_the_way(fd_.get());
   }
 }
 
 void FileWriter::reserve(int64_t bytes) {
-  if (bytes <= 0 || ::fallocate(fd_, FALLOC_FL_KEEP_SIZE, 0, bytes) == 0) return;
+  if (bytes <= 0 || ::fallocate(fd_.get(), FALLOC_FL_KEEP_SIZE, 0, bytes) == 0) return;
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG) {
     throw_errno(fmt::format("room for {} bytes in {}", bytes, path_.string()));
   }
@@ -175,8 +159,8 @@ void FileWriter::reserve(int64_t bytes) {
 
 void FileWriter::sync_and_close() {
   const FileCall call("fsync", path_);
-  if (::fsync(fd_) != 0) throw_errno("fsync " + path_.string());
-  if (::close(std::exchange(fd_, -1)) != 0) throw_errno("close " + path_.string());
+  if (::fsync(fd_.get()) != 0) throw_errno("fsync " + path_.string());
+  if (::close(fd_.release()) != 0) throw_errno("close " + path_.string());
 }
 
 void check_can_write(const std::filesystem::path& path) {
@@ -224,8 +208,8 @@ void rename_durably(const std::filesystem::path& from, const std::filesystem::pa
 void sync_folder(const std::filesystem::path& folder) {
   const std::filesystem::path shown = folder.empty() ? "." : folder;
   const FileCall call("fsync", shown);
-  const Descriptor file(::open(shown.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (file.fd < 0 || ::fsync(file.fd) != 0) throw_errno("fsync " + shown.string());
+  const OwnedFd file(::open(shown.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (file.get() < 0 || ::fsync(file.get()) != 0) throw_errno("fsync " + shown.string());
 }
 
 std::vector<std::filesystem::path> list_folder(const std::filesystem::path& folder) {
@@ -236,7 +220,7 @@ std::vector<std::filesystem::path> list_folder(const std::filesystem::path& fold
     paths.push_back(entry->path());
   }
   throw_if(code, "cannot list folder " + folder.string());
-  std::sort(paths.begin(), paths.end());
+  std::ranges::sort(paths);
   return paths;
 }
 
@@ -260,8 +244,7 @@ void make_folders(const std::filesystem::path& folder) {
 
 std::filesystem::path cache_folder() {
   const auto path_in = [](const char* name) -> std::filesystem::path {
-    const char* value = std::getenv(name);
-    return value == nullptr ? "" : value;
+    return environment_variable(name);
   };
   if (auto own = path_in("TOKAMAK_CACHE"); !own.empty()) {
     const std::string scheme = why_not_local(own.string());
@@ -271,6 +254,23 @@ std::filesystem::path cache_folder() {
   if (const auto shared = path_in("XDG_CACHE_HOME"); !shared.empty()) return shared / "tokamak";
   const auto home = path_in("HOME");
   return (home.empty() ? "." : home) / ".cache" / "tokamak";
+}
+
+std::string why_not_local(std::string_view path) {
+  for (size_t at = path.find("://"); at != std::string_view::npos; at = path.find("://", at + 1)) {
+    const size_t blank = path.find_last_of(" \t", at);
+    const size_t begin = blank == std::string_view::npos ? 0 : blank + 1;
+    const std::string scheme = lower_case(path.substr(begin, at - begin));
+    constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789+.-";
+    if (scheme.empty() || scheme.find_first_not_of(kLetters) != std::string::npos) continue;
+    const std::string remedy = scheme == "file" ? "leave out file://"
+                               : scheme == "hf"
+                                   ? "tokamak download fetches a repository of the Hugging Face hub"
+                                   : "copy the files to this machine, or mount them";
+    return fmt::format("wanted a local path, got {}: {}:// is not built; {}",
+                       printable(path.substr(begin)), scheme, remedy);
+  }
+  return "";
 }
 
 }  // namespace tokamak

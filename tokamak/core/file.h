@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "tokamak/core/owned_fd.h"
+
 namespace tokamak {
 
 /// A read-only mapping of a whole file; empty files map to an empty span. Throws Error naming the
@@ -32,10 +34,10 @@ class MappedFile {
   size_t size_ = 0;
 };
 
-/// Opens a regular file for reading and returns its descriptor, which closes itself upon exec.
+/// Opens a regular file for reading and returns its descriptor, which is closed upon exec.
 /// Throws Error naming the path if it cannot be opened or is something else; a pipe or a device
 /// would be waited for.
-int open_regular_file(const std::filesystem::path& path);
+OwnedFd open_regular_file(const std::filesystem::path& path);
 
 /// The most bytes of a file that people write, as a configuration.
 inline constexpr int64_t kSmallFileBytes = int64_t{16} << 20;
@@ -56,7 +58,6 @@ class FileWriter {
   explicit FileWriter(const std::filesystem::path& path, Mode mode = Mode::kTruncate);
   FileWriter(const FileWriter&) = delete;
   FileWriter& operator=(const FileWriter&) = delete;
-  ~FileWriter();
 
   void write(std::span<const std::byte> bytes);
 
@@ -71,11 +72,11 @@ class FileWriter {
 
  private:
   std::filesystem::path path_;
-  int fd_ = -1;
+  OwnedFd fd_;
 };
 
-/// Throws Error naming the path where write_file_atomic() could not put a file, because the folder
-/// is missing or the path is something other than a regular file.
+/// Throws Error naming the path if write_file_atomic() cannot write it, because the folder is
+/// missing or the path is something other than a regular file.
 void check_can_write(const std::filesystem::path& path);
 
 /// Writes `text` to `path` + ".tmp", syncs, renames over `path`, syncs the folder. A link stays
@@ -103,5 +104,9 @@ void make_folders(const std::filesystem::path& folder);
 /// Returns the folder for measurements of this machine: $TOKAMAK_CACHE, else
 /// $XDG_CACHE_HOME/tokamak, else ~/.cache/tokamak. It need not exist.
 std::filesystem::path cache_folder();
+
+/// Returns "wanted a local path, got s3://..." with the remedy if a word of `path` has a scheme,
+/// else "".
+std::string why_not_local(std::string_view path);
 
 }  // namespace tokamak

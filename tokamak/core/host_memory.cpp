@@ -18,7 +18,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Address space that is taken beside the plan: libraries, heaps and a stack for each thread.
+// Address space that is taken besides the plan: libraries, heaps and a stack for each thread.
 constexpr int64_t kProgramBytes = int64_t{128} << 20;
 constexpr int64_t kThreadBytes = int64_t{16} << 20;
 
@@ -79,10 +79,6 @@ std::optional<int64_t> address_space_left() {
   if (::getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return std::nullopt;
   const int64_t used = number_in("/proc/self/status", "VmSize:") * 1024;
   return static_cast<int64_t>(limit.rlim_cur) - used;
-}
-
-double gib(int64_t bytes) {
-  return static_cast<double>(bytes) / kGiB;
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <span>
 #include <string>
@@ -36,5 +37,10 @@ std::string without_controls(std::string_view text, std::string_view kept = "");
 
 /// Returns the name itself if it is short plain ASCII, else an escaped, shortened form.
 std::string printable(std::string_view name);
+
+/// Returns a decimal number, which may have a sign and a fraction, with commas between thousands.
+std::string with_commas(std::string digits);
+
+std::string with_commas(int64_t number);
 
 }  // namespace tokamak

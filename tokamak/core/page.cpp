@@ -57,7 +57,7 @@ std::vector<PlotPoint> thinned(const std::vector<PlotPoint>& points, size_t most
       if (!std::isfinite(points[high].y) || points[i].y > points[high].y) high = i;
     }
     std::array<size_t, 3> chosen{low, high, gap};
-    std::sort(chosen.begin(), chosen.end());
+    std::ranges::sort(chosen);
     for (size_t i = 0; i < chosen.size(); ++i) {
       if (chosen[i] < end && (i == 0 || chosen[i] != chosen[i - 1]))
         kept.push_back(points[chosen[i]]);

@@ -10,9 +10,7 @@
 
 namespace tokamak {
 
-/// Colours of series, by number (blue, green, amber, red, purple, teal, brown, grey), for light and
-/// for dark.
-inline constexpr int kNumPageColors = 8;
+// Colours of series, by number: blue, green, amber, red, purple, teal, brown, grey.
 inline constexpr int kRed = 3;   ///< what limits, or what went wrong
 inline constexpr int kGrey = 7;  ///< what is only there to compare
 
@@ -46,7 +44,7 @@ std::string short_number(double value);
 ///   "line", "area" (between it and the series before)   [x, y]; dashed;
 ///   "dots"   [x, y, title]; style, radius, rotation, hollow, marks: y is a share of the height;
 ///   "bars"   horizontal, [from, to, y, title]; thickness in pixels, hollow.
-/// With `words` titles are written beside bars and above dots.
+/// With `words` titles are written next to bars and above dots.
 std::string html_page(std::string_view title, const OrderedJson& blocks);
 
 }  // namespace tokamak

@@ -205,8 +205,8 @@ TomlEntries read_toml(std::string_view text, const std::string& name) {
   try {
     const toml::table table = toml::parse(text);
     Flattener(name, out).walk(table, "");
-    std::stable_sort(out.entries.begin(), out.entries.end(),
-                     [](const Entry& a, const Entry& b) { return a.order < b.order; });
+    std::ranges::stable_sort(out.entries,
+                             [](const Entry& a, const Entry& b) { return a.order < b.order; });
   } catch (const detail::TomlAssertion&) {
     fail("{}:{}: not valid TOML: a key, value or table header is cut short", name,
          assertion_line(text));

@@ -1,7 +1,9 @@
 // Values as they come from outside, before a key gives them a type.
 #pragma once
 
+#include <charconv>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -36,6 +38,15 @@ std::string value_description(const SettingValue& value);
 
 /// Returns the shortest text that reads back to the same double and looks like one.
 std::string double_text(double value);
+
+/// Returns the number that the whole text is, or nothing.
+template <class T>
+std::optional<T> parse_number(std::string_view text) {
+  T value{};
+  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (code != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
 
 /// Splits at `separator` and trims blanks; an empty text gives an empty list.
 std::vector<std::string> split_list(std::string_view text, char separator);

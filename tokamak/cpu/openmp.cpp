@@ -31,7 +31,7 @@ int threads_at_start() {
   return kThreads;
 }
 
-thread_local int max_threads = 0;  // 0: as many as at the start
+thread_local int max_threads = 0;  // 0: the number at the start
 
 int threads_of_next() {
   return max_threads > 0 ? max_threads : threads_at_start();

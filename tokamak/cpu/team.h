@@ -50,8 +50,8 @@ class alignas(128) Word {
 /// takes its neighbour's part if nobody has begun it, and the beginner takes all such parts. So
 /// numbers do not depend on who is late.
 ///
-/// Waiting threads spin for a time that is short beside a time slice of the scheduler, and sleep at
-/// once where they would keep a thread that they wait for from its core.
+/// Waiting threads spin for a time that is short compared with a time slice of the scheduler, and
+/// sleep at once where they would keep a thread that they wait for from its core.
 class Team {
  public:
   explicit Team(int size);

@@ -13,7 +13,6 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/core/machine_fault.h"
 #include "tokamak/core/names.h"
 #include "tokamak/data/parquet_lines.h"
 
@@ -24,27 +23,22 @@ class PlainStream final : public ByteStream {
  public:
   explicit PlainStream(std::string name) : name_(std::move(name)), fd_(open_regular_file(name_)) {}
 
-  PlainStream(const PlainStream&) = delete;
-  PlainStream& operator=(const PlainStream&) = delete;
-
-  ~PlainStream() override { ::close(fd_); }
-
   size_t read(std::span<char> out) override {
     ssize_t count = 0;
     do {
-      count = ::read(fd_, out.data(), out.size());
+      count = ::read(fd_.get(), out.data(), out.size());
     } while (count < 0 && errno == EINTR);
     if (count < 0) throw_errno("read " + name_);
     return static_cast<size_t>(count);
   }
 
   void skip(int64_t count) override {
-    if (::lseek(fd_, count, SEEK_CUR) < 0) throw_errno("seek " + name_);
+    if (::lseek(fd_.get(), count, SEEK_CUR) < 0) throw_errno("seek " + name_);
   }
 
  private:
   std::string name_;
-  int fd_;
+  OwnedFd fd_;
 };
 
 // Text packs 3 to 20 times; what unpacks to this many times its size is made to fill a disk or an

@@ -6,7 +6,6 @@
 #include <xxhash.h>
 
 #include "tokamak/core/error.h"
-#include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
 namespace {
@@ -102,8 +101,8 @@ std::vector<SourceFile> list_files(const fs::path& path,
     code.clear();
   }
   TOK_REQUIRE(!code, "cannot read folder {}: {}", path.string(), code.message());
-  std::sort(files.begin(), files.end(),
-            [](const SourceFile& a, const SourceFile& b) { return a.name < b.name; });
+  std::ranges::sort(files,
+                    [](const SourceFile& a, const SourceFile& b) { return a.name < b.name; });
   return files;
 }
 

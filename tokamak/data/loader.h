@@ -3,12 +3,18 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <cstdint>
+#include <deque>
+#include <exception>
 #include <filesystem>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <stop_token>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <vector>
 
 #include "tokamak/tokenizer/tokenizer.h"
@@ -19,9 +25,9 @@ namespace tokamak {
 inline constexpr int32_t kIgnoreIndex = -100;
 
 struct DataOptions {
-  /// c4 (also c4_test, c4_validation), text, tokens, synthetic or self.
+  /// c4 (also c4_test, c4_validation), text, tokens, synthetic or shakespeare.
   std::string dataset;
-  /// A file or folder, or a weighted mix "0.7 A 0.3 B"; unused by synthetic and self.
+  /// A file or folder, or a weighted mix "0.7 A 0.3 B"; unused by synthetic and shakespeare.
   std::string path = {};
   int64_t seq_len = 0;
   /// Windows per optimizer step, over all ranks and microbatches.
@@ -85,6 +91,8 @@ struct LoaderState {
   static LoaderState from_json(std::string_view text, std::string_view name);
 };
 
+class BatchStream;
+
 /// One rank's share of the stream, which a thread prepares ahead.
 /// All functions must be called from one thread.
 class Loader {
@@ -122,11 +130,21 @@ class Loader {
   std::vector<std::string> remarks() const;
 
   /// Returns the seconds that next() has waited for data since construction.
-  double wait_s() const;
+  double wait_s() const { return wait_s_; }
 
  private:
-  class Impl;
-  std::unique_ptr<Impl> impl_;
+  void go_to(int64_t window);
+  void run(const std::stop_token& token);
+
+  std::unique_ptr<BatchStream> stream_;
+  int64_t first_window_ = 0;
+  int64_t taken_ = 0;
+  double wait_s_ = 0.0;
+  std::mutex mutex_;
+  std::condition_variable_any changed_;
+  std::deque<Batch> ready_;
+  std::exception_ptr error_;
+  std::jthread thread_;
 };
 
 /// Returns why the data of `options` cannot be used here ("no such file or folder: ..."), or

@@ -20,7 +20,7 @@ constexpr int64_t kMaxSum = 3'000'000'000;
 bool is_number(std::string_view word) {
   return word.find_first_not_of("0123456789.") == std::string_view::npos &&
          word.find_first_of("0123456789") != std::string_view::npos &&
-         std::count(word.begin(), word.end(), '.') <= 1;
+         std::ranges::count(word, '.') <= 1;
 }
 
 int64_t parse_weight(std::string_view word) {
@@ -74,7 +74,7 @@ Mix::Mix(std::vector<int64_t> weights, uint64_t seed) : seed_(seed) {
               "data mix: the weights have too many digits: as whole numbers they "
               "add up to {}, wanted at most {}",
               sum, kMaxSum);
-  const int64_t least = *std::min_element(weights.begin(), weights.end()) / divisor;
+  const int64_t least = *std::ranges::min_element(weights) / divisor;
   block_size_ = std::max(kSmallestBlock, (sum + least - 1) / least);
   TOK_REQUIRE(block_size_ <= kUnit, "data mix: the smallest weight is under a millionth of all");
 }
@@ -135,7 +135,7 @@ std::vector<Mix::Place> Mix::deal(int64_t block) const {
     }
   }
   TOK_CHECK(static_cast<int64_t>(tickets.size()) == block_size_);
-  std::sort(tickets.begin(), tickets.end(), [](const Ticket& a, const Ticket& b) {
+  std::ranges::sort(tickets, [](const Ticket& a, const Ticket& b) {
     return std::tie(a.when, a.source) < std::tie(b.when, b.source);
   });
   std::vector<Place> dealt;

@@ -12,7 +12,7 @@ namespace tokamak {
 /// Opens the source of one path of `options.dataset`; throws Error.
 std::unique_ptr<TokenSource> open_source(const DataOptions& options, const std::string& path);
 
-/// Whether the dataset needs a path, as all but synthetic and self do.
+/// Whether the dataset needs a path, as all but synthetic and shakespeare do.
 bool needs_path(const std::string& dataset);
 
 }  // namespace tokamak

@@ -28,7 +28,7 @@ struct ScoringOptions {
   ScoreBy by = ScoreBy::kDocument;
   int64_t seq_len = 0;
   /// Tokens that a row predicts, 1 to seq_len; those before them are context. The first row of a
-  /// sequence predicts all it has, and the last one has as much context as a row can hold.
+  /// sequence predicts all its tokens, and the last one is filled up with context.
   int64_t stride = 0;
   int64_t vocab_size = 0;  ///< of the model
 };

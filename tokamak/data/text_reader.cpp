@@ -160,7 +160,7 @@ TextFiles list_text_files(const std::string& dataset, const fs::path& path) {
 
 std::vector<SourceFile>::iterator part_json_lines(std::vector<SourceFile>& files) {
   const auto by_name = [](const SourceFile& file) { return is_json_lines(file.name); };
-  const bool all = std::all_of(files.begin(), files.end(), by_name);
+  const bool all = std::ranges::all_of(files, by_name);
   return std::stable_partition(files.begin(), files.end(), [&](const SourceFile& file) {
     if (!by_name(file)) return true;
     return !all && file.path.extension() == ".json" && !begins_with_a_text(file);
@@ -212,7 +212,7 @@ void TextReader::close() {
   const SourceFile& file = files_[at_.file];
   TOK_REQUIRE(
       is_packed(file.path) || at_.offset == file.size,
-      "{}: the file has {} bytes, it had {} when the run began; data may not change under a "
+      "{}: the file has {} bytes, it had {} when the run began; data must not change during a "
       "run",
       file.path.string(), at_.offset, file.size);
   stream_.reset();
@@ -250,14 +250,14 @@ void TextReader::look_at_front() {
   TOK_REQUIRE(other == nullptr, "{}: wanted text in UTF-8, got {}", files_[at_.file].path.string(),
               other);
   if (front.starts_with(kByteOrderMark)) front.remove_prefix(kByteOrderMark.size());
-  const auto first = std::find_if_not(front.begin(), front.end(), is_space);
+  const auto first = std::ranges::find_if_not(front, is_space);
   is_array_ = first != front.end() && *first == '[';
 }
 
 void TextReader::skip_blanks() {
   for (bool more = true; more;) {
     const std::string_view text = held();
-    const auto blanks = std::find_if_not(text.begin(), text.end(), is_space) - text.begin();
+    const auto blanks = std::ranges::find_if_not(text, is_space) - text.begin();
     at_.line += std::count(text.begin(), text.begin() + blanks, '\n');
     take(static_cast<size_t>(blanks));
     const bool has_mark = held().starts_with(kByteOrderMark);
@@ -325,7 +325,7 @@ bool TextReader::next_json(TextPiece& piece) {
     const size_t size = value_size();
     const std::string_view value = held().substr(0, size);
     parser_.parse(value);
-    at_.line += std::count(value.begin(), value.end(), '\n');
+    at_.line += std::ranges::count(value, '\n');
     take(value.size());
   }
   piece.text = parser_.text(begin, is_array_);

@@ -61,7 +61,7 @@ struct TextPiece {
   bool ends = true;
 };
 
-/// Holds about a megabyte, whatever the size of a file. It is for one thread.
+/// Holds about a megabyte, whatever the size of a file. Not thread-safe.
 class TextReader {
  public:
   /// Calls `skipped` after each part of what it unpacks on its way to `start`.

@@ -1,17 +1,82 @@
 #include "tokamak/data/token_files.h"
 
 #include <algorithm>
+#include <cerrno>
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
 #include <utility>
 #include <vector>
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/owned_fd.h"
 #include "tokamak/data/file_list.h"
 #include "tokamak/data/token_formats.h"
-#include "tokamak/data/watched_file.h"
 
 namespace tokamak {
 namespace {
+
+struct stat state_of(int fd, const std::filesystem::path& path) {
+  struct stat info {};
+
+  if (::fstat(fd, &info) != 0) throw_errno("fstat " + path.string());
+  return info;
+}
+
+// An open regular file. A file that is renamed over its path changes nothing, since the one that
+// was opened is read on.
+class WatchedFile {
+ public:
+  WatchedFile() = default;
+
+  // Throws Error naming the path if it cannot be opened.
+  explicit WatchedFile(const std::filesystem::path& path)
+      : path_(path), fd_(open_regular_file(path)), opened_(state_of(fd_.get(), path_)) {}
+
+  int64_t size() const { return opened_.st_size; }
+
+  // Fills `out` with the bytes from `first` on. Throws Error naming the path if the file has been
+  // written to or cut since it was opened (its size or time of change differs), SystemError if it
+  // cannot be read. REQUIRES: the bytes lay inside the file when it was opened.
+  void read(int64_t first, std::span<std::byte> out) const {
+    size_t done = 0;
+    while (done < out.size()) {
+      const ssize_t n = ::pread(fd_.get(), out.data() + done, out.size() - done,
+                                first + static_cast<int64_t>(done));
+      if (n < 0 && errno == EINTR) continue;
+      if (n < 0) throw_errno("read " + path_.string());
+      if (n == 0) break;
+      done += static_cast<size_t>(n);
+    }
+    check_unchanged();
+    TOK_CHECK(done == out.size(), "{}: {} of {} bytes at {}", path_.string(), done, out.size(),
+              first);
+  }
+
+ private:
+  void check_unchanged() const {
+    const struct stat now = state_of(fd_.get(), path_);
+    TOK_REQUIRE(now.st_size == opened_.st_size,
+                "{}: the file has {} bytes, it had {} when the run began; data must not change "
+                "during a run",
+                path_.string(), now.st_size, opened_.st_size);
+    TOK_REQUIRE(
+        now.st_mtim.tv_sec == opened_.st_mtim.tv_sec &&
+            now.st_mtim.tv_nsec == opened_.st_mtim.tv_nsec,
+        "{}: the file has been written to since the run began; data must not change during a run",
+        path_.string());
+  }
+
+  std::filesystem::path path_;
+  OwnedFd fd_;
+
+  struct stat opened_ {};
+};
 
 namespace fs = std::filesystem;
 

@@ -70,8 +70,8 @@ void Windows::check_size(int64_t size) const {
 
 void Windows::check_ids(int64_t first, std::span<const int32_t> ids) const {
   const auto limit = static_cast<uint32_t>(options_.vocab_size);
-  const auto bad = std::find_if(ids.begin(), ids.end(),
-                                [&](int32_t id) { return static_cast<uint32_t>(id) >= limit; });
+  const auto bad =
+      std::ranges::find_if(ids, [&](int32_t id) { return static_cast<uint32_t>(id) >= limit; });
   if (bad == ids.end()) return;
   fail(
       "{} is outside the model's vocabulary of {}: wanted the model's own tokenizer, or "

@@ -83,7 +83,7 @@ class Backend {
   virtual DeviceStreams* streams() { return nullptr; }
 
   /// Called once by each thread that runs a stream other than 0: its kernels are small and run
-  /// beside compute, which has the cores.
+  /// concurrently with compute, which has the cores.
   virtual void enter_stream_thread() {}
 
   /// Copies from host to device and back, after all work enqueued on stream 0 before. On return
@@ -93,7 +93,7 @@ class Backend {
   virtual void clear(std::byte* device, int64_t bytes) = 0;  ///< to zeros
   virtual void download(std::byte* host, const std::byte* device, int64_t bytes) = 0;
 
-  /// Copy beside the work of all streams, and have ended on return; any threads may call them at
+  /// Copy concurrently with all streams, and have ended on return; any threads may call them at
   /// once. REQUIRES: no work in flight writes the device's bytes, or reads those that are written.
   virtual void read_beside(std::byte* host, const std::byte* device, int64_t bytes) {
     download(host, device, bytes);

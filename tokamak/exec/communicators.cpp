@@ -11,7 +11,7 @@ Communicators::Communicators(World& world, const GroupTable& groups,
     : groups_(groups.entries.size()) {
   std::vector<size_t> order(groups.entries.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+  std::ranges::sort(order, [&](size_t a, size_t b) {
     const GroupTable::Entry& x = groups.entries[a];
     const GroupTable::Entry& y = groups.entries[b];
     return std::tie(x.ranks, x.name) < std::tie(y.ranks, y.name);

@@ -227,7 +227,7 @@ TEST(DeviceGraphs, record_each_choice_of_slots) {
   EXPECT_EQ(device.log, (std::vector<std::string>{"[0 0 0 0]", "[4 4 4 4]"}));
 }
 
-// A backward with a reduction of the last microbatch beside its end, its send, the update.
+// A backward with a reduction of the last microbatch during its end, its send, the update.
 TEST(DeviceExecutor, waits_for_what_outlives_an_item_where_it_is_used) {
   for (const bool outlives : {true, false}) {
     HandPlan p;

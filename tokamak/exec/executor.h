@@ -36,7 +36,7 @@ class Executor {
   /// starts) all its streams have ended, except tasks that run in the background or outlive their
   /// item: those have ended for an item that waits for them and after the last of plan.items.
   /// REQUIRES: where the plan has items, they are run in their order. Throws the first error of any
-  /// stream; the executor is of no use afterwards.
+  /// stream; the executor cannot be used afterwards.
   void run(const ScheduleItem& item);
 
   /// On a device, runs each distinct kernel once and, where the plan says so, records the stretches

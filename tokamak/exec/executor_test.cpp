@@ -6,7 +6,7 @@
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>
 
-#include "tokamak/comm/thread_world.h"
+#include "tokamak/comm/test_world.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/random.h"
 #include "tokamak/cpu/backend.h"
@@ -306,7 +306,7 @@ TensorType f32(Dims dims) {
   return {.dtype = DType::kF32, .dims = std::move(dims)};
 }
 
-// Compiled: sum over ranks on stream 1, compute beside it, both added.
+// Compiled: sum over ranks on stream 1, compute concurrently, both added.
 
 TEST(Executor, runs_collectives_of_a_compiled_graph_on_their_stream) {
   run_ranks(3, [](World& world) {

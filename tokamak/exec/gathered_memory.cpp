@@ -1,6 +1,6 @@
 #include "tokamak/exec/gathered_memory.h"
 
-#include "tokamak/plan/carriers.h"
+#include "tokamak/plan/transports.h"
 
 namespace tokamak {
 namespace {
@@ -59,13 +59,13 @@ void add(const Plan& plan, std::vector<Calls>& groups) {
 
 std::vector<GatheredMemory> gathered_memory(std::span<const Plan* const> plans,
                                             const Memory& memory) {
-  const std::vector<Carrier>& carriers = plans[0]->carriers;
-  if (carriers.empty()) return {};
-  std::vector<Calls> groups(carriers.size());
+  const std::vector<Transport>& transports = plans[0]->transports;
+  if (transports.empty()) return {};
+  std::vector<Calls> groups(transports.size());
   for (const Plan* plan : plans) add(*plan, groups);
-  std::vector<GatheredMemory> found(carriers.size());
+  std::vector<GatheredMemory> found(transports.size());
   for (size_t id = 0; id < found.size(); ++id) {
-    if (carriers[id] == Carrier::kKernels) continue;
+    if (transports[id] == Transport::kKernels) continue;
     for (size_t a = 0; a < kNumArenas; ++a) {
       const auto arena = static_cast<ArenaKind>(a);
       if (!groups[id].uses[arena]) continue;

@@ -1,4 +1,4 @@
-// The memory in which the groups of a run gather beside compute.
+// The memory in which the groups of a run gather concurrently with compute.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 namespace tokamak {
 
 /// Returns, by group id of `plans` (which share their groups), the arenas between which each group
-/// gathers that does so by copy engines or may do so (Plan::carriers), and none for the others.
+/// gathers that does so by copy engines or may do so (Plan::transports), and none for the others.
 std::vector<GatheredMemory> gathered_memory(std::span<const Plan* const> plans,
                                             const Memory& memory);
 

@@ -175,8 +175,7 @@ class HostExecutor final : public RunLoop {
     if (cursor_.ends_step()) {
       for (size_t s = 1; s < issued_.size(); ++s) wait({.stream = s, .count = issued_[s]});
     }
-    const bool leaves_work =
-        segment.is_background || std::count(segment.outlives.begin(), segment.outlives.end(), true);
+    const bool leaves_work = segment.is_background || std::ranges::count(segment.outlives, true);
     is_in_background_ = !cursor_.ends_step() && (is_in_background_ || leaves_work);
     if (!is_in_background_) collect_spans();
   }

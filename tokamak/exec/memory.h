@@ -49,7 +49,7 @@ class StateAccess {
   void write_at(StateId id, int64_t offset, std::span<const std::byte> bytes) const;
   void read_at(StateId id, int64_t offset, std::span<std::byte> bytes) const;
 
-  /// They copy beside the work of all streams, on any threads at once (Backend::read_beside).
+  /// They copy concurrently with all streams, on any threads at once (Backend::read_beside).
   void write_beside(StateId id, int64_t offset, std::span<const std::byte> bytes) const;
   void read_beside(StateId id, int64_t offset, std::span<std::byte> bytes) const;
 

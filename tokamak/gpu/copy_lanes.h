@@ -1,4 +1,4 @@
-// Copies between host and device beside the work of all streams, by several threads at once.
+// Copies between host and device concurrently with all streams, by several threads at once.
 #pragma once
 
 #include <array>

@@ -15,9 +15,9 @@
 #include "tokamak/ops/attention/attention.h"
 #include "tokamak/ops/float8/test_apart.h"
 #include "tokamak/ops/norm/norm.h"
-#include "tokamak/ops/op_runner.h"
 #include "tokamak/ops/optimizer/adamw.h"
 #include "tokamak/ops/optimizer/grad_norm.h"
+#include "tokamak/ops/test_op_runner.h"
 
 namespace tokamak::testing {
 namespace {

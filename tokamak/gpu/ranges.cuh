@@ -15,7 +15,7 @@ struct BlockRange {
   int64_t first_block = 0;
 };
 
-/// As many ranges as fit in a kernel's parameters on every device (4 KB). Range is a BlockRange or
+/// The ranges that fit in a kernel's parameters on every device (4 KB). Range is a BlockRange or
 /// begins as one.
 template <class Range>
 struct RangeGroup {

@@ -19,8 +19,8 @@ namespace {
 constexpr double kFlopsPerByte = 3000.0;
 // The ranks of cp may lie on several hosts, whose network is slower.
 constexpr double kFlopsPerContextByte = 9000.0;
-// At most as many weight gradients wait as are worth this many collectives: what they read lives
-// on.
+// The weight gradients that wait take at most the time of this many collectives: what they read
+// lives on.
 constexpr double kMostWaiting = 9.0;
 // At most this many collectives of a forward are covered.
 constexpr int kMostLeft = 8;
@@ -262,7 +262,7 @@ class Cover {
   }
 
   // Returns how many of those that wait are left for the forward after this backward: from the
-  // last one on, as many as cover its collectives.
+  // last one on, enough to cover its collectives.
   size_t num_left(const Label& label) const {
     const auto wanted = num_left_.find(label.stage);
     if (wanted == num_left_.end() || label.phase != Phase::kBackward) return 0;

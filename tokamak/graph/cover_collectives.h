@@ -6,13 +6,13 @@
 namespace tokamak {
 
 /// Delays weight gradients of the backward until a node reads what a collective of one of the
-/// streams below yields (on kContextStream, only sums count), and puts as many of them in front of
-/// that node as take about as long as the collective. Without such collectives the graph stays as
+/// streams below returns (on kContextStream, only sums count), and puts some of them in front of
+/// that node that take about as long as the collective. Without such collectives the graph stays as
 /// it is. Nodes are the same ones on the same values, and what adds into one place keeps its order,
 /// so results keep their bits. At most the operands of a few delayed weight gradients live longer.
 ///
-/// With `leaves_some` the last weight gradients of a stage's backward, as many as the covered
-/// collectives of a stage's forward need, and the reductions that follow them go into
+/// With `leaves_some` the last weight gradients of a stage's backward, enough for the covered
+/// collectives of a stage's forward, and the reductions that follow them go into
 /// Phase::kWeightGradient: the next forward runs beside them (plan/join_forwards.h).
 Graph cover_collectives(const Graph& graph, bool leaves_some = false);
 

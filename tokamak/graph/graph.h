@@ -66,7 +66,7 @@ struct Label {
   int32_t stage = 0;  ///< pipeline stage, set by distribute from the module
   Origin origin;
 
-  /// Whether two nodes belong to the same place, whatever they stem from.
+  /// Whether two nodes have the same place; their origins may differ.
   bool operator==(const Label& other) const {
     return phase == other.phase && block == other.block && module == other.module &&
            stage == other.stage;

@@ -106,7 +106,7 @@ class BlockChoice {
   bool may_change(int32_t i) const { return bounds_.most[i] && !bounds_.least[i]; }
 
   // Returns the sets of nodes that are worth giving up together: each node, each with those that it
-  // reads, and each with all that it is made of, so that its inputs are not saved in its place.
+  // reads, and each with all its inputs, so that its inputs are not saved in its place.
   std::vector<Nodes> sets_of(const std::vector<bool>& kept) const {
     std::vector<Nodes> sets;
     for (const int32_t i : nodes_) {

@@ -85,7 +85,7 @@ void check_path(const std::string& repository, const std::string& path) {
   const fs::path p(path);
   const bool stays = !path.empty() && p.is_relative() && !has_control(path) &&
                      path.find('\\') == std::string::npos &&
-                     std::none_of(p.begin(), p.end(), [](const fs::path& part) {
+                     std::ranges::none_of(p, [](const fs::path& part) {
                        return part == ".." || part == "." || part.empty();
                      });
   TOK_REQUIRE(stays, "{}: the hub lists a file \"{}\", which is not a path inside a folder",
@@ -115,8 +115,8 @@ bool is_whole(const fs::path& path, const HubFile& file) {
   return file.sha256.empty() ? git_blob_id(path) == file.blob_id : sha256_of(path) == file.sha256;
 }
 
-// A file while it arrives, beside its place. Its name holds its hash, so that a part of another
-// version is not gone on with.
+// A partial download, next to its final place. Its name holds its hash, so that a part of another
+// version is not resumed.
 class PartFile {
  public:
   PartFile(const fs::path& target, const HubFile& file) : path_(target) {
@@ -162,7 +162,7 @@ bool is_tokenizer(const std::string& path) {
   constexpr std::string_view kNames[] = {
       "tokenizer.json", "tokenizer.model", "tokenizer_config.json",    "special_tokens_map.json",
       "vocab.json",     "merges.txt",      "original/tokenizer.model", "tekken.json"};
-  return std::find(std::begin(kNames), std::end(kNames), path) != std::end(kNames);
+  return std::ranges::find(kNames, path) != std::end(kNames);
 }
 
 bool is_weights(const std::string& path) {
@@ -287,12 +287,11 @@ std::vector<HubFile> choose_files(const HubSnapshot& snapshot, const HubAssets& 
       if (is_of_kind(file.path)) chosen.push_back(file);
     }
     if (chosen.size() > before) return;
-    const bool has_pickles =
-        std::any_of(snapshot.files.begin(), snapshot.files.end(), [](const HubFile& file) {
-          return file.path.ends_with(".bin") || file.path.ends_with(".pth");
-        });
+    const bool has_pickles = std::ranges::any_of(snapshot.files, [](const HubFile& file) {
+      return file.path.ends_with(".bin") || file.path.ends_with(".pth");
+    });
     TOK_REQUIRE(std::string_view(kind) != "weights" || !has_pickles,
-                "{}: its weights are pickled Python objects only, which are not read; look for a "
+                "{}: it has pickled Python objects only, which are not supported; look for a "
                 "revision with safetensors",
                 snapshot.repository);
     fail("{}: it has no {} at {}", snapshot.repository, kind, printable(snapshot.commit));

@@ -63,8 +63,8 @@ ModelSpec flavor_spec(std::string_view model_name, std::string_view flavor) {
               .name = std::string(model_name),
               .flavor = std::string(flavor)};
   const NamedModel& model = *find_model(model_name).model;
-  const auto row = std::find_if(model.flavors.begin(), model.flavors.end(),
-                                [&](const ModelSizes& r) { return r.flavor == flavor; });
+  const auto row =
+      std::ranges::find_if(model.flavors, [&](const ModelSizes& r) { return r.flavor == flavor; });
   const std::vector<std::string> flavors = flavors_of(model_name);
   TOK_REQUIRE(row != model.flavors.end(), "model.flavor = \"{}\": {} has {}{}", flavor, model_name,
               fmt::join(flavors, ", "), nearest_hint(flavor, flavors));

@@ -77,7 +77,7 @@ OrderedJson layer_types_json(const ModelSpec& c) {
 
 OrderedJson sliding_window_json(const ModelSpec& c) {
   if (c.attention.windows.empty()) return nullptr;
-  const int64_t widest = *std::max_element(c.attention.windows.begin(), c.attention.windows.end());
+  const int64_t widest = *std::ranges::max_element(c.attention.windows);
   return widest > 0 ? OrderedJson(widest) : OrderedJson(nullptr);
 }
 

@@ -1,4 +1,4 @@
-// What the config.json of every family with a gated decoder says alike.
+// The members of config.json that all families with a gated decoder share.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace tokamak {
 
 /// What transformers assumes of members that a config.json leaves out, where families differ.
 struct GatedDefaults {
-  int64_t kv_heads = 0;  ///< 0: as many as query heads
+  int64_t kv_heads = 0;  ///< 0: one for each query head
   int64_t head_dim = 0;  ///< 0: hidden_size over heads
   int64_t max_positions = 0;
   bool tied = false;

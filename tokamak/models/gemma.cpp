@@ -1,4 +1,4 @@
-// Gemma's blocks have zero-centered norms, a gate of GELU and scaled embeddings. Gemma 2 adds norms
+// Gemma's blocks have zero-centered norms, a GELU gate and scaled embeddings. Gemma 2 adds norms
 // of each branch, windows in every other block, and caps on scores and logits. Gemma 3 has norms of
 // each head in place of caps, and windows in most blocks, which rotate by a theta of their own.
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kActivation = "gelu_pytorch_tanh";
 
-// The sizes of the releases; those of Gemma 3 from 4B on are of the text models inside.
+// The sizes of the releases; those of Gemma 3 from 4B on describe the text models inside.
 constexpr std::array kGemmaSizes{
     ModelSizes{"debugmodel", 256, 6, 4, 1, 1024, 2048, true},
     ModelSizes{"2B", 2048, 18, 8, 1, 16384, 256000, true},
@@ -128,8 +128,7 @@ void read_windows(const HfFields& f, ModelSpec& c, int64_t full_every) {
     c.attention.windows = named;
   }
   TOK_REQUIRE(
-      !f.is_null("sliding_window") ||
-          std::count(c.attention.windows.begin(), c.attention.windows.end(), 0) == c.num_layers,
+      !f.is_null("sliding_window") || std::ranges::count(c.attention.windows, 0) == c.num_layers,
       "{}: \"sliding_window\" is null, but some layers have \"{}\"", f.what(), kSlidingLayer);
 }
 

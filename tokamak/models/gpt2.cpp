@@ -126,8 +126,7 @@ GeluKind gelu_of(std::string_view name, std::string_view what) {
 }
 
 std::string_view activation_name(GeluKind kind) {
-  return std::find_if(kActivations.begin(), kActivations.end(),
-                      [&](const auto& row) { return row.second == kind; })
+  return std::ranges::find_if(kActivations, [&](const auto& row) { return row.second == kind; })
       ->first;
 }
 

@@ -82,7 +82,7 @@ class HfFields {
     return list<std::string>(key, "texts");
   }
 
-  // Returns the first text of a list, or `fallback` if there is no such list.
+  // Returns the first string of a list, or `fallback` if there is no such list.
   std::string first_text_or(const std::string& key, const std::string& fallback) const {
     if (!has(key) || !json_[key].is_array() || json_[key].empty()) return fallback;
     return json_[key][0].is_string() ? json_[key][0].get<std::string>() : fallback;
@@ -145,8 +145,7 @@ class HfFields {
     const auto fits = [](const Json& x) {
       return std::is_same_v<T, double> ? x.is_number() : x.is_string();
     };
-    TOK_REQUIRE(has(key) && json_[key].is_array() &&
-                    std::all_of(json_[key].begin(), json_[key].end(), fits),
+    TOK_REQUIRE(has(key) && json_[key].is_array() && std::ranges::all_of(json_[key], fits),
                 "{}: \"{}\": wanted a list of {}", what_, key, of);
     return json_[key].get<std::vector<T>>();
   }

@@ -44,8 +44,7 @@ void read_mistral(const HfFields& f, ModelSpec& c) {
 OrderedJson mistral_json(const ModelSpec& c) {
   OrderedJson json = gated_config_json(c, "MistralForCausalLM", "mistral");
   json["sliding_window"] = sliding_window_json(c);
-  if (std::count(c.attention.windows.begin(), c.attention.windows.end(), 0) > 0)
-    json["layer_types"] = layer_types_json(c);
+  if (std::ranges::count(c.attention.windows, 0) > 0) json["layer_types"] = layer_types_json(c);
   return json;
 }
 

@@ -126,7 +126,7 @@ TEST(OwnSizes, that_cannot_be_are_refused_by_key) {
       {"llama3", {.dim = 100}, "model.dim = 100: 16 heads do not divide 100"},
       {"llama3", {.dim = 100, .heads = 4}, "model.heads = 4, model.dim = 100: the width of a head"},
       {"gpt2", {.head_dim = 32}, "model.head_dim = 32: heads of gpt2 are 64 wide"},
-      {"gpt2", {.kv_heads = 4}, "model.kv_heads = 4: gpt2 has as many key-value heads"}};
+      {"gpt2", {.kv_heads = 4}, "model.kv_heads = 4: gpt2 has one key-value head for each"}};
   for (const auto& [name, own, message] : cases) {
     ModelSpec spec = flavor_spec(name, flavors_of(name).front());
     try {

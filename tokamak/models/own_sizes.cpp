@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kMlpUnit = 64;
 
-// An MLP as wide, beside the model, as it was.
+// An MLP with the same ratio to the model's width.
 int64_t scaled_mlp(int64_t mlp, int64_t from, int64_t to) {
   const int64_t exact = (mlp * to + from / 2) / from;
   return std::max((exact + kMlpUnit / 2) / kMlpUnit * kMlpUnit, kMlpUnit);
@@ -51,7 +51,7 @@ void set_heads(const OwnSizes& own, ModelSpec& c) {
               "model.kv_heads = {}: wanted a divisor of the {} heads", c.num_kv_heads, c.num_heads);
   if (!c.family->learns_positions) return;
   TOK_REQUIRE(c.num_kv_heads == c.num_heads,
-              "model.kv_heads = {}: {} has as many key-value heads as heads, {}", c.num_kv_heads,
+              "model.kv_heads = {}: {} has one key-value head for each head, {}", c.num_kv_heads,
               c.name, c.num_heads);
   TOK_REQUIRE(c.head_dim * c.num_heads == c.dim, "model.head_dim = {}: heads of {} are {} wide",
               c.head_dim, c.name, c.dim / c.num_heads);
@@ -67,14 +67,14 @@ void resize_windows(const OwnSizes& own, ModelSpec& c) {
     return;
   }
   if (c.attention.full_every > 0 && !c.attention.windows.empty()) {
-    set_windows(c, *std::max_element(c.attention.windows.begin(), c.attention.windows.end()));
+    set_windows(c, *std::ranges::max_element(c.attention.windows));
     return;
   }
   if (c.attention.windows.empty() ||
       static_cast<int64_t>(c.attention.windows.size()) == c.num_layers)
     return;
-  const bool is_same = std::count(c.attention.windows.begin(), c.attention.windows.end(),
-                                  c.attention.windows[0]) == std::ssize(c.attention.windows);
+  const bool is_same = std::ranges::count(c.attention.windows, c.attention.windows[0]) ==
+                       std::ssize(c.attention.windows);
   TOK_REQUIRE(is_same,
               "model.layers = {}: the windows of {} layers differ; set model.window or write the "
               "layer_types into config.json",

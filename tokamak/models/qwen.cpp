@@ -59,7 +59,7 @@ void read_qwen_windows(const HfFields& f, ModelSpec& c) {
   std::vector<bool> slides;
   if (f.has("layer_types")) {
     slides = read_layer_types(f, c);
-    TOK_REQUIRE(has_windows || std::find(slides.begin(), slides.end(), true) == slides.end(),
+    TOK_REQUIRE(has_windows || std::ranges::find(slides, true) == slides.end(),
                 "{}: \"layer_types\" has \"{}\", but \"use_sliding_window\" is not set", f.what(),
                 kSlidingLayer);
   } else {

@@ -13,8 +13,8 @@ namespace tokamak {
 void read_rope(const HfFields& f, ModelSpec& c);
 
 /// Does the same where blocks with a window rotate in another way: reads `rope_parameters` of
-/// "full_attention" and "sliding_attention", or `rope_local_base_freq` beside the older members.
-/// `full_theta` and `window_theta` stand for those that are absent.
+/// "full_attention" and "sliding_attention", or `rope_local_base_freq` along with the older
+/// members. `full_theta` and `window_theta` stand for those that are absent.
 void read_rope_by_layer(const HfFields& f, ModelSpec& c, double full_theta, double window_theta);
 
 /// Writes how a model rotates in both spellings, so that every reader finds its own.

@@ -6,8 +6,8 @@
 
 #include "tokamak/core/random.h"
 #include "tokamak/ops/float8/test_apart.h"
-#include "tokamak/ops/op_runner.h"
 #include "tokamak/ops/table.h"
+#include "tokamak/ops/test_op_runner.h"
 
 namespace tokamak {
 

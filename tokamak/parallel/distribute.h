@@ -40,7 +40,7 @@ struct DistributeOptions {
   ModelAxes model;
   bool loss_parallel = true;
   /// Does not keep what the forward of a block gathers over tp: the backward gathers it again,
-  /// beside its matmuls (Korthikanti et al., arXiv 2205.05198, section 4.2.2).
+  /// concurrently with its matmuls (Korthikanti et al., arXiv 2205.05198, section 4.2.2).
   bool gather_again = false;
   /// Whether the pipeline rank that holds the last stage gathers again, too. It has the most to
   /// compute and, but for schedules with a V, the fewest microbatches in flight.
@@ -48,11 +48,11 @@ struct DistributeOptions {
   /// The backward gathers and sums over tp on a stream of its own, for weight gradients to cover
   /// (cover_collectives.h), unless weight gradients are apart.
   bool covers_collectives = false;
-  /// The forwards of a pipeline gather and sum over tp on these streams, too, beside weight
+  /// The forwards of a pipeline gather and sum over tp on these streams, too, during weight
   /// gradients that the backward before them leaves (CompileOptions::joins_forwards). Only with
   /// covers_collectives.
   bool covers_forwards = false;
-  /// The gathers and sums of context parallelism run beside matmuls (gather_early.h,
+  /// The gathers and sums of context parallelism overlap matmuls (gather_early.h,
   /// cover_collectives.h), and attention reads slices of one sample in place.
   bool covers_context = false;
   ContextMethod context = ContextMethod::kAllGather;
@@ -60,7 +60,7 @@ struct DistributeOptions {
   std::vector<int> stage_of_module;  ///< by Label::module; empty = one stage
   PipelineSchedule pipeline;         ///< which rank runs which stage, and when
   int receives_ahead = 1;            ///< of the schedule's items (lower_schedule)
-  bool overlaps_gathers = false;     ///< once a step, stage by stage beside the first forwards
+  bool overlaps_gathers = false;     ///< once a step, stage by stage during the first forwards
   bool merge_matmuls = true;         ///< merge matmuls of one input (merge_matmuls.h)
   bool sequence_parallel = true;     ///< ranks of tp cut the sequence between blocks
   bool keep_copies = true;  ///< of weights gathered at most once a step: updates write them

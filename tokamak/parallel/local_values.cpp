@@ -167,7 +167,7 @@ LocalValue LocalValues::resharded(Value v, LocalValue from, const Placement& wan
   return from;
 }
 
-// Whether the sum of the head's input gradient can run beside the head's weight gradient, which is
+// Whether the sum of the head's input gradient can overlap the head's weight gradient, which is
 // computed in the forward.
 bool LocalValues::sums_beside_head(Value v, const LocalValue& from, const Placement& want,
                                    int stage) const {
@@ -178,7 +178,7 @@ bool LocalValues::sums_beside_head(Value v, const LocalValue& from, const Placem
          g_.label.phase == Phase::kBackward && is_scattered(from.placement, want);
 }
 
-// Whether weight gradients of a block can run beside the collective between these placements.
+// Whether weight gradients of a block can overlap the collective between these placements.
 bool LocalValues::covers_collective(Shard from, Shard to) const {
   const DistributeOptions& o = *context_.options;
   const bool is_covered_phase =

@@ -30,8 +30,8 @@ class LocalValues {
   /// Returns the value placed as `want`, for `stage`; reshards it if needed and keeps the result.
   Value get(Value v, const Placement& want, int stage);
 
-  /// Enters what was made of `v`. The first is the value itself, which may cross stages; each other
-  /// belongs to its stage.
+  /// Enters what was computed from `v`. The first is the value itself, which may cross stages; each
+  /// other belongs to its stage.
   void add(Value v, const LocalValue& made) { values_[v].push_back(made); }
 
   /// Returns this rank's range of a dim that `axis` cuts; empty where it cuts none.

@@ -18,7 +18,7 @@ Dims sizes_of(const Ranges& ranges, int64_t local_extent, int64_t whole_extent) 
   return sizes;
 }
 
-// Returns the first elements of a flat, perhaps padded piece, with these dims.
+// Returns the leading elements of a flat, possibly padded piece, with these dims.
 Value shaped(Graph& g, Value flat, const Dims& dims) {
   const TensorType want{.dtype = g.type(flat).dtype, .dims = dims};
   if (g.type(flat).numel() != want.numel()) {

@@ -82,33 +82,26 @@ class RankStarts {
   std::vector<size_t> first_;  // index of the action that starts; at last the number of actions
 };
 
-// Returns items by rank: of rank `only` alone, or of all ranks if it is negative.
-std::vector<std::vector<PlacedItem>> place_transfers(const PipelineSchedule& schedule, int only,
-                                                     int receives_ahead) {
+// Returns the sends and receives of `rank`.
+std::vector<PlacedItem> place_transfers(const PipelineSchedule& schedule, int rank,
+                                        int receives_ahead) {
   const Timeline timeline = simulate_schedule(schedule, {});
-  std::vector<RankStarts> starts;
-  for (const auto& list : timeline.ranks) starts.emplace_back(list);
-  std::vector<std::vector<PlacedItem>> placed(timeline.ranks.size());
-  const auto add = [&](int rank, int ahead, double time, const auto& order,
-                       const PipelineItem& item) {
-    if (only < 0 || rank == only)
-      placed[rank].push_back({starts[rank].first_after(time, ahead), order, item});
-  };
+  const RankStarts starts(timeline.ranks[rank]);
+  std::vector<PlacedItem> placed;
   for (int from = 0; from < schedule.num_ranks; ++from) {
     for (size_t i = 0; i < timeline.ranks[from].size(); ++i) {
       const TimedAction& timed = timeline.ranks[from][i];
       const auto transfer = transfer_after(schedule, timed.action);
       if (!transfer) continue;
       const std::tuple<double, int, size_t> order{timed.end, from, i};
-      add(from, 0, timed.end, order, transfer->send);
-      add(transfer->send.peer_rank, receives_ahead, timed.end, order, transfer->recv);
+      if (from == rank) placed.push_back({starts.first_after(timed.end, 0), order, transfer->send});
+      if (transfer->send.peer_rank == rank)
+        placed.push_back({starts.first_after(timed.end, receives_ahead), order, transfer->recv});
     }
   }
-  for (auto& list : placed) {
-    std::sort(list.begin(), list.end(), [](const PlacedItem& a, const PlacedItem& b) {
-      return std::tie(a.before, a.order) < std::tie(b.before, b.order);
-    });
-  }
+  std::ranges::sort(placed, [](const PlacedItem& a, const PlacedItem& b) {
+    return std::tie(a.before, a.order) < std::tie(b.before, b.order);
+  });
   return placed;
 }
 
@@ -142,16 +135,7 @@ std::string to_string(const PipelineItem& item) {
 
 std::vector<PipelineItem> lower_schedule(const PipelineSchedule& schedule, int rank,
                                          int receives_ahead) {
-  return merged(schedule.actions[rank], place_transfers(schedule, rank, receives_ahead)[rank]);
-}
-
-std::vector<std::vector<PipelineItem>> lower_schedules(const PipelineSchedule& schedule,
-                                                       int receives_ahead) {
-  const auto placed = place_transfers(schedule, -1, receives_ahead);
-  std::vector<std::vector<PipelineItem>> items;
-  for (size_t rank = 0; rank < placed.size(); ++rank)
-    items.push_back(merged(schedule.actions[rank], placed[rank]));
-  return items;
+  return merged(schedule.actions[rank], place_transfers(schedule, rank, receives_ahead));
 }
 
 }  // namespace tokamak

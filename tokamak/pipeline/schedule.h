@@ -113,17 +113,6 @@ std::string to_string(const PipelineItem& item);
 std::vector<PipelineItem> lower_schedule(const PipelineSchedule& schedule, int rank,
                                          int receives_ahead);
 
-/// Returns the same for all ranks.
-std::vector<std::vector<PipelineItem>> lower_schedules(const PipelineSchedule& schedule,
-                                                       int receives_ahead);
-
-/// Throws Error unless `items` (by rank) hold the schedule's actions in order, every message is
-/// sent and received once, before its use, and all ranks finish. Sends wait until the peer posts
-/// its receive, and match in order between two ranks; receives block too (`blocking_receives`), or
-/// ranks wait for them at their first use.
-void check_items(const PipelineSchedule& schedule,
-                 const std::vector<std::vector<PipelineItem>>& items, bool blocking_receives);
-
 /// What a rank does for a stage in a microbatch: where a value begins or ends to live.
 /// kBackwardInput and kBackwardWeight also stand for the kBackward of a microbatch that is not
 /// split.

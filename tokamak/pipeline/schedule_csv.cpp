@@ -46,7 +46,7 @@ std::optional<int> take_number(std::string_view& text) {
 bool is_communication(std::string_view kind) {
   constexpr std::array<std::string_view, 7> kKinds = {"SEND_F",  "RECV_F",  "SEND_B",     "RECV_B",
                                                       "UNSHARD", "RESHARD", "REDUCE_GRAD"};
-  return std::find(kKinds.begin(), kKinds.end(), kind) != kKinds.end();
+  return std::ranges::find(kKinds, kind) != kKinds.end();
 }
 
 std::optional<PipelineOp> op_of(std::string_view kind) {

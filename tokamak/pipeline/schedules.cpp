@@ -112,9 +112,8 @@ class VList {
 
   /// Appends the oldest weight gradient that waits, or the oldest of one leg.
   void weight(int only_leg = -1) {
-    const auto found = std::find_if(pending_.begin(), pending_.end(), [&](const ChunkStep& w) {
-      return only_leg < 0 || w.chunk == only_leg;
-    });
+    const auto found = std::ranges::find_if(
+        pending_, [&](const ChunkStep& w) { return only_leg < 0 || w.chunk == only_leg; });
     TOK_CHECK(found != pending_.end(), "no weight gradient waits");
     add(PipelineOp::kBackwardWeight, found->chunk, found->microbatch);
     pending_.erase(found);
@@ -132,8 +131,7 @@ class VList {
   bool has_pending() const { return !pending_.empty(); }
 
   bool has_pending(int leg) const {
-    return std::any_of(pending_.begin(), pending_.end(),
-                       [&](const ChunkStep& w) { return w.chunk == leg; });
+    return std::ranges::any_of(pending_, [&](const ChunkStep& w) { return w.chunk == leg; });
   }
 
   std::vector<PipelineAction> take() { return std::move(actions_); }

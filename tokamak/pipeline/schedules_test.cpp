@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/pipeline/test_items.h"
 #include "tokamak/pipeline/timeline.h"
 
 namespace tokamak {
@@ -247,7 +248,7 @@ TEST(StablePattern, HoldsHalfAndAThird) {
 }
 
 // Speed over 1F1B at F : I : W = 10 : 12 : 8, 32 microbatches and transfers of 3 % of a forward,
-// beside what AMD's Primus measured with 8 ranks (MI300X) and 4 (MI355X).
+// next to what AMD's Primus measured with 8 ranks (MI300X) and 4 (MI355X).
 TEST(Schedules, AgreeWithMeasuredRatios) {
   struct Case {
     const char* name;

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <string_view>
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/value.h"
 #include "tokamak/pipeline/schedules.h"
 
 namespace tokamak {
@@ -44,7 +44,7 @@ struct ModuleOrder {
 
 template <size_t N>
 bool is_one_of(std::string_view name, const std::array<std::string_view, N>& names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
+  return std::ranges::find(names, name) != names.end();
 }
 
 constexpr std::array<std::string_view, 5> kEmbeddings = {"tok_embeddings", "model.embed_tokens",
@@ -60,12 +60,8 @@ constexpr std::array<std::string_view, 4> kLayers = {"layers.", "model.layers.",
 std::optional<int> layer_of(std::string_view name, int num_layers) {
   for (const std::string_view prefix : kLayers) {
     if (name.substr(0, prefix.size()) != prefix) continue;
-    const std::string_view digits = name.substr(prefix.size());
-    int layer = 0;
-    const auto [end, code] = std::from_chars(digits.data(), digits.data() + digits.size(), layer);
-    if (code == std::errc() && end == digits.data() + digits.size() && layer >= 0 &&
-        layer < num_layers)
-      return layer;
+    const auto layer = parse_number<int>(name.substr(prefix.size()));
+    if (layer && *layer >= 0 && *layer < num_layers) return layer;
   }
   return std::nullopt;
 }

@@ -97,30 +97,17 @@ std::vector<std::string> explain_variants(const Node& node, const KernelTypes& t
 }
 
 Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions& options) {
-  const auto log = [&](const char* pass, const Graph& g) {
-    if (options.log) options.log(pass, g);
-  };
-  log("given", graph);
-  Graph g = expand_composites(graph);
-  log("expand composites", g);
-  g = eliminate_dead(g);
-  log("eliminate dead", g);
+  Graph g = eliminate_dead(expand_composites(graph));
   g = drop_unread_quantized(eliminate_dead(recompute(g, layout, options.recompute)));
   if (splits_backward(options.pipeline)) g = split_weight_gradients(g);
-  log("recompute", g);
   if (options.recompute.emit_on_backward) g = eliminate_dead(emit_on_backward(g, layout));
   if (options.fuse) g = fuse_producers(accumulate_sums(g), layout);
   if (options.fuse_readers) g = fuse_readers(g);
-  log("fuse", g);
   const bool joins = options.joins_forwards && !options.pipeline.empty();
   if (joins) g = cut_weight_gradients(g);
-  log("cut weight gradients", g);
   g = gather_early(g);
-  log("gather early", g);
   g = cover_collectives(g, joins);
-  log("cover collectives", g);
   g = gather_together(g);
-  log("gather together", g);
   return with_buffers(g, layout, options);
 }
 

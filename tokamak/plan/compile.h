@@ -1,7 +1,6 @@
 // Graph to plan: the passes after differentiation, as one readable list of calls.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "tokamak/graph/passes.h"
@@ -27,7 +26,6 @@ struct CompileOptions {
   /// covered collectives they run (join_forwards.h).
   bool joins_forwards = false;
   GroupTable groups;  ///< that communication ops of the graph name
-  std::function<void(const std::string& pass, const Graph&)> log;  ///< the graph after each pass
 };
 
 /// Expands, drops dead nodes, recomputes, fuses, chooses variants, cuts segments and assigns bytes.

@@ -48,7 +48,7 @@ class Joiner {
 
  private:
   // Returns the forward's tasks with weight gradients in front of those that wait for a covered
-  // collective: as many as take about as long as it, and all that are left before the last one.
+  // collective: those that take about as long as it, and all that are left before the last one.
   static std::vector<Task> between(const std::vector<Task>& forward, std::vector<Task> weights) {
     std::map<size_t, double> wanted;  // by task of the forward: operations of weight gradients
     for (size_t t = 0; t < forward.size(); ++t) {

@@ -35,7 +35,7 @@ std::vector<int> streams_that_may_outlive(const Segment& segment, When when) {
   return streams;
 }
 
-// Bytes of State or of what is carried.
+// Bytes of State or of the carried arena.
 struct Range {
   int64_t space = 0;
   int64_t begin = 0;

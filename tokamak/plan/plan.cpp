@@ -90,9 +90,9 @@ int64_t Plan::peak_bytes() const {
   return std::accumulate(arena_bytes.begin(), arena_bytes.end(), -arena_bytes[ArenaKind::kHost]);
 }
 
-Carrier Plan::carrier_of(const Task& task) const {
-  if (carriers.empty() || !task.rules->is_communication) return Carrier::kKernels;
-  return carriers.at(static_cast<size_t>(task.rules->group(task.op.get()).id));
+Transport Plan::transport_of(const Task& task) const {
+  if (transports.empty() || !task.rules->is_communication) return Transport::kKernels;
+  return transports.at(static_cast<size_t>(task.rules->group(task.op.get()).id));
 }
 
 namespace {

@@ -155,7 +155,7 @@ struct ScheduleItem {
 };
 
 /// The engine that moves the bytes of a group's calls.
-enum class Carrier : uint8_t {
+enum class Transport : uint8_t {
   kKernels,
   kCopyEngines,
   /// Copy engines if the ranks, once bound, find that they laid out their memory alike, else
@@ -179,10 +179,10 @@ struct Plan {
   EnumArray<ArenaKind, int64_t, kNumArenas> arena_bytes{};
   std::vector<MemoryRow> memory;  ///< sums to the arena bytes
   std::vector<SlotClass> slots;
-  GroupTable groups;                ///< named by its communication tasks
-  std::vector<Carrier> carriers;    ///< by group (plan/carriers.h); empty = kernels carry all
-  std::vector<ScheduleItem> items;  ///< one step, where a pipeline schedule was planned
-  bool device_graphs = false;       ///< a device records stretches of tasks once and replays them
+  GroupTable groups;                  ///< named by its communication tasks
+  std::vector<Transport> transports;  ///< by group (plan/transports.h); empty = kernels carry all
+  std::vector<ScheduleItem> items;    ///< one step, where a pipeline schedule was planned
+  bool device_graphs = false;         ///< a device records stretches of tasks once and replays them
 
   /// Returns the order in which segments run in a step of `num_microbatches`: `items`, or
   /// once-a-step segments around the microbatches.
@@ -195,8 +195,8 @@ struct Plan {
 
   int64_t host_bytes() const { return arena_bytes[ArenaKind::kHost]; }
 
-  /// Returns the carrier of a task's group, kKernels for a task that does not communicate.
-  Carrier carrier_of(const Task& task) const;
+  /// Returns the transport of a task's group, kKernels for a task that does not communicate.
+  Transport transport_of(const Task& task) const;
 };
 
 /// Returns the scratch bytes of a segment: the highest end of what its tasks have there.

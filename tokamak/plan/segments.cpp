@@ -160,7 +160,7 @@ std::vector<SegmentNodes> cut_segments(const Graph& graph, bool split_backward) 
 namespace {
 
 // Cuts what a stage runs once before into what its last gathers read, these gathers, and what is
-// made of what they bring. Views go with what they view.
+// computed from what they bring. Views go with what they view.
 std::vector<SegmentNodes> cut_unshard(const Graph& graph, int stage,
                                       const std::vector<int32_t>& nodes) {
   std::set<int32_t> leads;  // to communication of this stage

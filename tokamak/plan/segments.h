@@ -17,7 +17,7 @@ std::vector<SegmentNodes> cut_segments(const Graph& graph, bool split_backward);
 /// gradients) and weight gradients, and, in the background, one for each direction of receiving and
 /// sending. A segment without nodes is left out. What runs once before is one segment, or, if
 /// `unshards_by_stage`, up to three for each stage: its last gathers are apart from what they read
-/// and from what is made of what they bring, so that they can outlive their item (outliving.h).
+/// and from what is computed from it, so that they can outlive their item (outliving.h).
 std::vector<SegmentNodes> cut_stages(const Graph& graph, bool unshards_by_stage = false);
 
 /// Returns, for example, "send forward 3".

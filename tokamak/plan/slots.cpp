@@ -74,8 +74,8 @@ std::vector<Hold> holds_of(const Plan& plan, const std::vector<std::vector<int>>
   return list;
 }
 
-// Gives each hold of `classes` the lowest free slot of one pool, which takes as many slots as are
-// held at once.
+// Gives each hold of `classes` the lowest free slot of one pool, whose size is the most
+// slots held at once.
 void deal(std::vector<Hold>& holds, const std::vector<int>& classes) {
   std::vector<int> free_from;  // by slot: the item from which on it is free
   for (Hold& hold : holds) {

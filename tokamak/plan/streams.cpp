@@ -131,7 +131,7 @@ std::vector<std::vector<int>> derive_waits(std::span<const StreamTask> tasks,
     for (; next < uses.size() && uses[next].task == t; ++next)
       spaces[uses[next].space].use(uses[next], task, earlier);
     std::sort(earlier.begin(), earlier.end(), std::greater<>());
-    // In other microbatches, what this task knows comes from tasks that run in them.
+    // In the other microbatches only tasks that run in every microbatch have been waited for.
     StreamClocks::Clock known_last = last.before(t);
     StreamClocks::Clock known_every =
         task.when == When::kLastMicrobatch ? known_last : every.before(t);

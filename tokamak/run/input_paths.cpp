@@ -7,6 +7,7 @@
 
 #include "tokamak/config/key_table.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/host.h"
 
 namespace tokamak {
 namespace {
@@ -26,15 +27,15 @@ fs::path folder_with(const fs::path& path, const fs::path& file) {
 
 // Shells leave a `~` behind `=` alone, and nobody means a folder of that name.
 void expand_home(std::string& path) {
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || *home == '\0') return;
+  const std::string home = environment_variable("HOME");
+  if (home.empty()) return;
   if (path == "~" || path.starts_with("~/")) path.replace(0, 1, home);
 }
 
 // Each path of a mix "0.7 A 0.3 B" is expanded.
 void expand_home_in_mix(std::string& paths) {
-  const char* home = std::getenv("HOME");
-  if (home == nullptr || *home == '\0') return;
+  const std::string home = environment_variable("HOME");
+  if (home.empty()) return;
   expand_home(paths);
   const std::string expanded = fmt::format(" {}/", home);
   for (size_t at = paths.find(" ~/"); at != std::string::npos;

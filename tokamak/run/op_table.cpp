@@ -57,7 +57,7 @@ double floor_of(const Task& task, const Cost& cost, const DeviceRates& rates) {
 }
 
 std::vector<Interval> unite(std::vector<Interval> all) {
-  std::sort(all.begin(), all.end());
+  std::ranges::sort(all);
   std::vector<Interval> united;
   for (const Interval& i : all) {
     if (!united.empty() && i.first <= united.back().second) {
@@ -141,8 +141,8 @@ std::vector<OpTime> time_by_op(std::span<const TaskSpan> spans, const DeviceRate
   std::vector<OpTime> list;
   list.reserve(rows.size());
   for (auto& [key, t] : rows) list.push_back(std::move(t));
-  std::stable_sort(list.begin(), list.end(),
-                   [](const OpTime& a, const OpTime& b) { return a.seconds > b.seconds; });
+  std::ranges::stable_sort(list,
+                           [](const OpTime& a, const OpTime& b) { return a.seconds > b.seconds; });
   return list;
 }
 

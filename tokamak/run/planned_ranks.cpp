@@ -21,9 +21,8 @@ std::vector<int> kind_of(const RunShape& shape, const std::vector<int>& stages) 
   const auto& all = d.stage_of_module;
   std::vector<int> kind;
   for (const int stage : stages) {
-    kind.push_back(static_cast<int>(std::count(all.begin(), all.end(), stage)));
-    kind.push_back(static_cast<int>(std::find(all.begin(), all.end(), stage) - all.begin()) %
-                   period);
+    kind.push_back(static_cast<int>(std::ranges::count(all, stage)));
+    kind.push_back(static_cast<int>(std::ranges::find(all, stage) - all.begin()) % period);
     kind.push_back(stage == 1 || stage + 2 == d.pipeline.num_stages() ? stage : 0);
   }
   return kind;

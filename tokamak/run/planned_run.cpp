@@ -158,15 +158,15 @@ void PlannedRun::finish(const Target& target) {
   const std::vector<Plan*> plans = made_plans();
   for (Plan* plan : plans) plan->device_graphs = wants_graphs(shape_.device_graphs, *plan);
   if (plan_without_scales_) plan_without_scales_->device_graphs = false;  // it seldom runs
-  choose_carriers(plans, target,
-                  {.choice = shape_.copy_engines,
-                   .num_ranks = mesh().size(),
-                   .by_group = shape_.distribute.covers_collectives,
-                   .unlike = unlike_axes(config_, mesh())});
+  choose_transports(plans, target,
+                    {.choice = shape_.copy_engines,
+                     .num_ranks = mesh().size(),
+                     .by_group = shape_.distribute.covers_collectives,
+                     .unlike = unlike_axes(config_, mesh())});
   const Plan& first = *plans.front();
-  for (size_t id = 0; id < first.carriers.size(); ++id) {
-    if (first.carriers[id] == Carrier::kKernels) continue;
-    const bool is_sure = first.carriers[id] == Carrier::kCopyEngines;
+  for (size_t id = 0; id < first.transports.size(); ++id) {
+    if (first.transports[id] == Transport::kKernels) continue;
+    const bool is_sure = first.transports[id] == Transport::kCopyEngines;
     notes_.push_back(fmt::format("copy engines carry \"{}\"{}", first.groups.entries[id].name,
                                  is_sure ? "" : " where its ranks lay out their memory alike"));
   }
@@ -278,7 +278,7 @@ void PlannedRun::plan_of_mesh(const Target& target, const WholeGraphs& whole) {
   o.model = axes_of(config_);
   const bool is_even = cuts_blocks_evenly(whole.training(), whole.training_placements());
   if (!is_even) {
-    // Ranks with unequal parts would put their collectives beside other matmuls, in other orders.
+    // Ranks with unequal parts would overlap their collectives with other matmuls, in other orders.
     o.covers_collectives = o.covers_forwards = o.covers_context = false;
   }
   Distributor distributor(states_, o);
@@ -349,10 +349,8 @@ std::string memory_table(const PlannedRun& run) {
   const bool has_host = run.host_bytes() > 0;
   std::string text;
   const auto line = [&](std::string_view owner, int64_t bytes, int64_t host_bytes) {
-    text += fmt::format("  {:<28}{:>16} bytes {:>10.3f} GiB", owner, bytes,
-                        static_cast<double>(bytes) / kGiB);
-    if (has_host)
-      text += fmt::format("   host {:>10.3f} GiB", static_cast<double>(host_bytes) / kGiB);
+    text += fmt::format("  {:<28}{:>16} bytes {:>10.3f} GiB", owner, bytes, gib(bytes));
+    if (has_host) text += fmt::format("   host {:>10.3f} GiB", gib(host_bytes));
     text += "\n";
   };
   int64_t listed = 0;

@@ -6,8 +6,8 @@
 #include <span>
 #include <string>
 
-#include "tokamak/plan/carriers.h"
 #include "tokamak/plan/compile.h"
+#include "tokamak/plan/transports.h"
 #include "tokamak/run/training_graph.h"
 
 namespace tokamak {
@@ -18,7 +18,7 @@ enum class DeviceGraphs : uint8_t { kNever, kAuto, kAlways };
 /// Masters and moments in host memory, which updates read and write over the device's link.
 struct OffloadOptions {
   bool enable = false;
-  /// With a limit only as many as keep the plan's device memory at or below it; else all.
+  /// With a limit only those that keep the plan's device memory at or below it; else all.
   std::optional<int64_t> device_bytes;
 };
 
@@ -74,7 +74,7 @@ class PlannedRun {
  public:
   PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target);
 
-  /// Plans from graphs that ranks share. REQUIRES: `whole` is of this model, mesh and target.
+  /// Plans from graphs that ranks share. REQUIRES: `whole` describes this model, mesh and target.
   PlannedRun(const ModelSpec& config, const RunShape& shape, const Target& target,
              const WholeGraphs& whole);
   PlannedRun(const PlannedRun&) = delete;

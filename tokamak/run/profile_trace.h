@@ -12,7 +12,7 @@ namespace tokamak {
 /// each other stream, named after the ops and groups of its tasks ("gather dp_shard"), and a
 /// counter of the memory in use as compute goes on: arenas as planned, scratch as its tasks use it.
 /// Times are those of the machine's steady clock, so traces of ranks on one host line up. REQUIRES:
-/// the spans' tasks are of `plan`.
+/// the spans' tasks are those of `plan`.
 std::string chrome_trace(std::span<const TaskSpan> spans, const Plan& plan, int rank = 0);
 
 /// One rank's part of a trace of several.

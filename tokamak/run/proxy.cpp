@@ -61,8 +61,8 @@ Degrees scaled_degrees(const Degrees& whole, const ProxyLimits& limits) {
           d.*axis > 1 && 2 * d.*axis <= limits.most_per_axis && whole.*axis % (2 * d.*axis) == 0;
       return can_grow ? whole.*axis / d.*axis : 0;
     };
-    const auto most = *std::max_element(kAxes.begin(), kAxes.end(),
-                                        [&](auto a, auto b) { return scale(a) < scale(b); });
+    const auto most =
+        *std::ranges::max_element(kAxes, [&](auto a, auto b) { return scale(a) < scale(b); });
     if (scale(most) == 0) break;
     d.*most *= 2;
   }
@@ -215,12 +215,12 @@ std::vector<ScaledSize> sizes_of(const Config& whole, const Degrees& from, const
 ProxyLimits gpu_proxy_limits(int64_t num_gpus, int64_t memory_bytes) {
   constexpr double kLarge = 60.0;
   constexpr double kMiddle = 20.0;
-  const double gib = static_cast<double>(memory_bytes) / kGiB;
+  const double size = gib(memory_bytes);
   return {.num_ranks = num_gpus,
           .most_per_axis = num_gpus,
-          .dim = gib >= kLarge    ? 2048
-                 : gib >= kMiddle ? 1024
-                                  : 512,
+          .dim = size >= kLarge    ? 2048
+                 : size >= kMiddle ? 1024
+                                   : 512,
           .layers_per_stage = 16,
           .tokens = 16384};
 }

@@ -1,5 +1,5 @@
-// A run scaled down until a machine at hand can train it. What makes it that run stays: the kinds
-// of mesh axes, the schedule, recompute, dtypes and ratios of sizes.
+// A run scaled down until a machine at hand can train it. It keeps the kinds of mesh axes, the
+// schedule, recompute, dtypes and ratios of sizes.
 #pragma once
 
 #include <cstdint>

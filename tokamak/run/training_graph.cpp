@@ -131,9 +131,9 @@ AdamW adamw_of(const Graph& g, const UpdateUnit& unit, const OptimizerOptions& o
              .is_stochastic = o.state == DType::kBF16,
              .seed = seed};
   for (const TensorRange& t : unit.tensors) {
-    const bool decays = std::none_of(
-        o.no_decay.begin(), o.no_decay.end(),
-        [&](const std::string& part) { return t.tensor.find(part) != std::string::npos; });
+    const bool decays = std::ranges::none_of(o.no_decay, [&](const std::string& part) {
+      return t.tensor.find(part) != std::string::npos;
+    });
     adam.ranges.push_back({.begin = t.begin,
                            .end = t.end,
                            .weight_decay = decays ? o.weight_decay : 0.0,

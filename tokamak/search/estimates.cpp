@@ -66,7 +66,7 @@ struct Pipeline {
   std::vector<RankStages> ranks;
 };
 
-// Returns nothing if the schedule cannot have such stages of so many layers, or refuses the
+// Returns nothing if the schedule cannot have such stages of N layers, or refuses the
 // microbatches.
 std::optional<Pipeline> pipeline_of(const SearchPoint& point, int num_layers) {
   const auto p = static_cast<int>(point.degrees.pp);

@@ -53,7 +53,7 @@ struct SearchBounds {
 
 /// Every pipeline that a search considers runs with these settings: a receive is launched only when
 /// its value has been computed, so it slows no kernel (lower_schedule), and the weights of a step
-/// are gathered beside the first forwards.
+/// are gathered during the first forwards.
 inline constexpr int kSearchedReceivesAhead = 0;
 inline constexpr bool kSearchedOverlapGathers = true;
 

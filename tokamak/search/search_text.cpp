@@ -84,10 +84,10 @@ std::string memory_text(const SearchPoint& point) {
   if (point.gather_again) {
     text += *point.gather_again == GatherAgain::kAll    ? ", gathers made again"
             : *point.gather_again == GatherAgain::kNone ? ", gathers kept"
-                                                        : ", gathers kept beside the head";
+                                                        : ", gathers kept during the head";
   }
   if (point.joins_forwards)
-    text += *point.joins_forwards ? ", forwards beside weight gradients" : ", forwards alone";
+    text += *point.joins_forwards ? ", forwards during weight gradients" : ", forwards alone";
   if (point.keeps_transposed)
     text += *point.keeps_transposed ? ", weights in both layouts" : ", weights in one layout";
   if (point.long_loss_chunks)

@@ -52,10 +52,10 @@ size_t spaces_at_start(std::string_view text) {
 
 AddedTokenFinder::AddedTokenFinder(std::vector<AddedToken> tokens) : tokens_(std::move(tokens)) {
   std::erase_if(tokens_, [](const AddedToken& token) { return token.content.empty(); });
-  std::sort(tokens_.begin(), tokens_.end(),
-            [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
+  std::ranges::sort(tokens_,
+                    [](const AddedToken& a, const AddedToken& b) { return a.content < b.content; });
   for (const AddedToken& token : tokens_) begins_[static_cast<uint8_t>(token.content[0])] = true;
-  if (std::count(begins_.begin(), begins_.end(), true) == 1) {
+  if (std::ranges::count(begins_, true) == 1) {
     only_first_byte_ = static_cast<uint8_t>(tokens_[0].content[0]);
   }
 }

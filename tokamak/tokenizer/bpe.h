@@ -23,7 +23,8 @@ class Vocabulary {
   /// ids are too sparse.
   void reserve(size_t tokens, size_t bytes);
 
-  /// Returns the largest id that add() accepts; it allows holes, but not tables made of holes.
+  /// Returns the largest id that add() accepts; it allows holes, but not tables that are mostly
+  /// holes.
   int64_t max_id() const { return max_id_; }
 
   /// Returns false if the id or the bytes are taken. REQUIRES: 0 <= id <= max_id().

@@ -304,9 +304,8 @@ class BpeTokenizer final : public Tokenizer {
   }
 
   static bool spells_bytes(const std::vector<WordRule>& rules) {
-    return std::any_of(rules.begin(), rules.end(), [](const WordRule& rule) {
-      return std::holds_alternative<SpelledBytesRule>(rule);
-    });
+    return std::ranges::any_of(
+        rules, [](const WordRule& rule) { return std::holds_alternative<SpelledBytesRule>(rule); });
   }
 
   // Cuts before each mark that follows another character: runs of marks may be tokens.

@@ -15,7 +15,7 @@ namespace tokamak {
 /// A Unicode normalization form.
 enum class UnicodeForm : uint8_t { kNfc, kNfd, kNfkc, kNfkd };
 
-/// Returns `text` in the form; bytes that are not UTF-8 stay as they are.
+/// Returns `text` normalized; bytes that are not UTF-8 are kept.
 std::string to_unicode_form(std::string_view text, UnicodeForm form);
 
 /// Puts `prefix` before a text that is not empty.

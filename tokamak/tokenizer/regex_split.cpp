@@ -60,7 +60,7 @@ RegexSplitter::RegexSplitter(std::string_view pattern, std::string_view what)
       reinterpret_cast<PCRE2_SPTR>(spelled.data()), spelled.size(),
       PCRE2_UTF | PCRE2_UCP | PCRE2_MATCH_INVALID_UTF | PCRE2_NEVER_BACKSLASH_C | PCRE2_MULTILINE,
       &error, &offset, nullptr));
-  TOK_REQUIRE(code_->code != nullptr, "{}: the pattern is not understood: {} at byte {}", what,
+  TOK_REQUIRE(code_->code != nullptr, "{}: cannot parse the pattern: {} at byte {}", what,
               message_of(error), offset);
   pcre2_jit_compile(code_->code.get(), PCRE2_JIT_COMPLETE);
 }

@@ -36,8 +36,8 @@ struct Learned {
 std::vector<uint8_t> bytes_by_char() {
   std::vector<uint8_t> bytes(256);
   for (size_t i = 0; i < 256; ++i) bytes[i] = static_cast<uint8_t>(i);
-  std::sort(bytes.begin(), bytes.end(),
-            [](uint8_t a, uint8_t b) { return byte_level_char(a) < byte_level_char(b); });
+  std::ranges::sort(bytes,
+                    [](uint8_t a, uint8_t b) { return byte_level_char(a) < byte_level_char(b); });
   return bytes;
 }
 
@@ -58,8 +58,7 @@ OrderedJson pre_tokenizer_json(SplitRule rule) {
 
 OrderedJson post_processor_json(const TrainOptions& options) {
   if (options.bos.empty()) return nullptr;
-  const auto at =
-      std::find(options.special_tokens.begin(), options.special_tokens.end(), options.bos);
+  const auto at = std::ranges::find(options.special_tokens, options.bos);
   const OrderedJson special = {{"SpecialToken", {{"id", options.bos}, {"type_id", 0}}}};
   const OrderedJson text = {{"Sequence", {{"id", "A"}, {"type_id", 0}}}};
   const OrderedJson second = {{"Sequence", {{"id", "B"}, {"type_id", 1}}}};
@@ -133,7 +132,7 @@ std::string tokenizer_config_json(const TrainOptions& options) {
 
 void check_special(const TrainOptions& options, std::string_view key, const std::string& token) {
   const auto& tokens = options.special_tokens;
-  TOK_REQUIRE(token.empty() || std::find(tokens.begin(), tokens.end(), token) != tokens.end(),
+  TOK_REQUIRE(token.empty() || std::ranges::find(tokens, token) != tokens.end(),
               "training a tokenizer: {} \"{}\" is not among the special tokens", key, token);
 }
 
@@ -154,7 +153,7 @@ struct BpeTrainer::Words {
   /// Sorts by bytes, so that ids do not depend on the order of a hash table.
   std::vector<std::pair<std::string_view, int64_t>> sorted() const {
     std::vector<std::pair<std::string_view, int64_t>> words(counts.begin(), counts.end());
-    std::sort(words.begin(), words.end());
+    std::ranges::sort(words);
     return words;
   }
 };

@@ -3,9 +3,20 @@
 #include <algorithm>
 #include <vector>
 
-#include "tokamak/tokenizer/unicode_table.h"
-
 namespace tokamak {
+namespace {
+
+struct UnicodeRange {
+  uint32_t first;
+  uint32_t last;
+  uint8_t flags;
+};
+
+constexpr UnicodeRange kUnicodeRanges[] = {
+#include "tokamak/tokenizer/unicode_ranges.def"
+};
+
+}  // namespace
 
 void append_utf8(uint32_t code, std::string& out) {
   const auto put = [&out](uint32_t byte) { out.push_back(static_cast<char>(byte)); };

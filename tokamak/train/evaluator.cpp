@@ -11,6 +11,7 @@
 #include "tokamak/comm/agreement.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/host_memory.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/data/token_files.h"
 #include "tokamak/exec/communicators.h"
 #include "tokamak/exec/executor.h"
@@ -86,7 +87,6 @@ Evaluation evaluate(const EvaluationOptions& o, std::span<const TensorSource> pa
   all_together(world, [&] {
     parts = std::make_unique<EvaluationParts>(o, backend);
     if (!o.token_files.empty()) tokens = open_token_files(o.token_files);
-    return std::string();
   });
   agree_on(o, tokens.get(), world);
   const PlannedRun& run = parts->run;
@@ -94,10 +94,7 @@ Evaluation evaluate(const EvaluationOptions& o, std::span<const TensorSource> pa
   Communicators groups(world, plan.groups, gathered_memory(run.plans(), parts->memory));
   Executor executor(plan, parts->memory, groups.groups(), &world);
   executor.warm_up(plan.schedule(1));
-  all_together(world, [&] {
-    load_parameters(parts->access, run.pieces(), parameters);
-    return std::string();
-  });
+  all_together(world, [&] { load_parameters(parts->access, run.pieces(), parameters); });
   make_copies(run, parts->memory);
   LossSum loss(run, parts->access, executor, o.scoring.seq_len);
   loss.restart();
@@ -118,19 +115,16 @@ Evaluation evaluate(const EvaluationOptions& o, std::span<const TensorSource> pa
   };
   const auto start = std::chrono::steady_clock::now();
   Evaluation done;
-  // The next batch is tokenized beside the computation on this one.
+  // The next batch is tokenized during the computation on this one.
   for (auto next = std::async(std::launch::async, read);;) {
     Read now;
-    all_together(world, [&] {
-      now = next.get();
-      return std::string();
-    });
+    all_together(world, [&] { now = next.get(); });
     done.counts = now.counts;
     if (now.batch.empty()) break;
     next = std::async(std::launch::async, read);
     loss.add(rows_of_rank(now.batch, mine.first_row, mine.num_rows));
     done.nats = loss.total();
-    done.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    done.seconds = seconds_since(start);
     if (world.rank() == 0 && o.progress) o.progress(done);
   }
   fail_together(world, [&] {

@@ -29,7 +29,7 @@ class GeneratedText {
  private:
   const Tokenizer& tokenizer_;
   std::vector<std::string> stops_;
-  std::vector<int32_t> ids_;  ///< the last ones, as many as decide how the next one reads
+  std::vector<int32_t> ids_;  ///< the last ones, which decide how the next one reads
   size_t decoded_ = 0;        ///< bytes of their text
   std::string held_;
   bool is_stopped_ = false;

@@ -279,7 +279,7 @@ GenerationTimes Generator::generate(std::span<const Prompt> prompts, std::span<c
       events.end(text.index, why);
       return false;
     };
-    if (std::find(eos.begin(), eos.end(), id) != eos.end()) return ends(TextEnd::kEos);
+    if (std::ranges::find(eos, id) != eos.end()) return ends(TextEnd::kEos);
     text.last = id;
     ++text.made;
     if (!events.token(text.index, id)) return ends(TextEnd::kStopped);

@@ -22,7 +22,7 @@ struct Prompt {
   SamplingOptions sampling;
 };
 
-/// Why a text ended: at the model's end of a text, because it has as many tokens as it may have, or
+/// Why a text ended: at the model's end of a text, because it has all the tokens it may have, or
 /// because the caller stopped it.
 enum class TextEnd : uint8_t { kEos, kLength, kStopped };
 

@@ -14,7 +14,7 @@ int64_t sum_over_rows(World& world, const Mesh& mesh, int64_t mine) {
 std::optional<int64_t> sum_over_rows(World& world, const Mesh& mesh, std::optional<int64_t> mine) {
   if (world.size() == 1) return mine;
   const auto counts = world.all_gather_text(mine ? fmt::format("{}", *mine) : "");
-  if (std::find(counts.begin(), counts.end(), "") != counts.end()) return std::nullopt;
+  if (std::ranges::find(counts, "") != counts.end()) return std::nullopt;
   int64_t sum = 0;
   for (int rank = 0; rank < world.size(); ++rank) {
     if (counts_rows(mesh, rank)) sum += std::stoll(counts[rank]);

@@ -69,8 +69,7 @@ LocalBatch local_batch(const Batch& batch, const SequenceShare& share) {
 }
 
 int64_t count_labels(const Batch& batch) {
-  return std::count_if(batch.labels.begin(), batch.labels.end(),
-                       [](int32_t label) { return label != kIgnoreIndex; });
+  return std::ranges::count_if(batch.labels, [](int32_t label) { return label != kIgnoreIndex; });
 }
 
 bool counts_rows(const Mesh& mesh, int rank) {

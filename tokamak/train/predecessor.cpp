@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "tokamak/core/process_stat.h"
+#include "tokamak/core/host.h"
 #include "tokamak/core/timing.h"
 
 namespace tokamak {
@@ -27,8 +27,7 @@ bool is_gone(const std::string& process) {
 }
 
 std::vector<std::string> predecessors() {
-  const char* const variable = std::getenv(kPredecessorsVariable);
-  std::istringstream words(variable == nullptr ? "" : variable);
+  std::istringstream words(environment_variable(kPredecessorsVariable));
   std::vector<std::string> processes(std::istream_iterator<std::string>(words), {});
   std::erase_if(processes, [](const std::string& process) {
     return process.find_first_not_of("0123456789") != std::string::npos;
@@ -39,13 +38,12 @@ std::vector<std::string> predecessors() {
 }  // namespace
 
 bool has_predecessors() {
-  const char* const variable = std::getenv(kPredecessorsVariable);
-  return variable != nullptr && *variable != '\0';
+  return !environment_variable(kPredecessorsVariable).empty();
 }
 
 bool are_predecessors_alive() {
   const auto processes = predecessors();
-  return !std::all_of(processes.begin(), processes.end(), is_gone);
+  return !std::ranges::all_of(processes, is_gone);
 }
 
 double await_predecessors() {

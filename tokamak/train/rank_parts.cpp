@@ -51,7 +51,7 @@ std::vector<const Plan*> plans_that_fit(const PlannedRun& run, const Backend& ba
 }
 
 // Dying ranks may take seconds to unpin gigabytes of the host before they give a device's memory
-// back; nobody waits for them where the plan fits beside what they hold. Returns the seconds.
+// back; nobody waits for them where the plan fits in what they leave. Returns the seconds.
 double await_room(const PlannedRun& run, const Backend& backend) {
   constexpr int64_t kForConnections = int64_t{8} << 30;
   const auto free = backend.free_bytes();
@@ -63,7 +63,7 @@ double await_room(const PlannedRun& run, const Backend& backend) {
 void compare_arithmetic(const TrainerOptions& o, World& world, const Backend& backend) {
   const std::vector<std::string> all = world.all_gather_text(backend.arithmetic());
   const auto other =
-      std::find_if(all.begin(), all.end(), [&](const std::string& text) { return text != all[0]; });
+      std::ranges::find_if(all, [&](const std::string& text) { return text != all[0]; });
   if (other == all.end() || world.rank() != 0 || !o.logging.print) return;
   o.logging.print("WARNING",
                   fmt::format("ranks compute on unlike devices, so that results depend on which "
@@ -86,10 +86,7 @@ void agree_on(const TrainerOptions& o, const RankParts& parts, World& world) {
 // Each rank gives what the others notice of its step, one of each kind as a whole; rank 0 runs
 // these together.
 void prove_together(const PlannedRun& run, World& world) {
-  all_together(world, [&] {
-    prove_plans(run);
-    return std::string();
-  });
+  all_together(world, [&] { prove_plans(run); });
   if (world.size() == 1) return;
   const std::string own = step_lines(run);
   std::vector<uint64_t> digests;
@@ -97,13 +94,12 @@ void prove_together(const PlannedRun& run, World& world) {
     digests.push_back(std::stoull(digest, nullptr, 16));
   const RankKinds kinds = find_kinds(run.mesh(), digests);
   const std::vector<int> firsts = kinds.first_ranks();
-  const bool is_first = std::find(firsts.begin(), firsts.end(), world.rank()) != firsts.end();
+  const bool is_first = std::ranges::find(firsts, world.rank()) != firsts.end();
   const std::vector<std::string> all = world.all_gather_text(is_first ? own : "");
   on_rank_zero(world, [&] {
     std::vector<std::string> lines;
     for (const int rank : firsts) lines.push_back(all[rank]);
     prove_ranks(kinds, lines);
-    return std::string();
   });
 }
 
@@ -138,25 +134,21 @@ std::string memory_line(const RankParts& parts, World& world) {
   Backend& backend = parts.memory.backend();
   const bool is_host = backend.streams() == nullptr;
   const int64_t allocated = backend.allocated_bytes() - (is_host ? parts.run.host_bytes() : 0);
-  std::string text =
-      fmt::format("{:020}{:.2f} GiB planned, {:.2f} GiB allocated", planned,
-                  static_cast<double>(planned) / kGiB, static_cast<double>(allocated) / kGiB);
+  std::string text = fmt::format("{:020}{:.2f} GiB planned, {:.2f} GiB allocated", planned,
+                                 gib(planned), gib(allocated));
   if (parts.run.host_bytes() > 0) {
     text += fmt::format("; {:.2f} GiB of the host's for what is offloaded",
-                        static_cast<double>(parts.run.host_bytes()) / kGiB);
+                        gib(parts.run.host_bytes()));
   }
   const auto all = world.all_gather_text(text);
-  const auto most = std::max_element(all.begin(), all.end());
+  const auto most = std::ranges::max_element(all);
   return fmt::format("Memory of rank {}: {}", most - all.begin(), most->substr(20));
 }
 
 std::unique_ptr<RankParts> make_parts(const TrainerOptions& o, World& world, Backend& backend,
                                       StartPhases& phases) {
   std::unique_ptr<RankParts> parts;
-  all_together(world, [&] {
-    parts = std::make_unique<RankParts>(o, backend);
-    return std::string();
-  });
+  all_together(world, [&] { parts = std::make_unique<RankParts>(o, backend); });
   agree_on(o, *parts, world);
   phases.end("plan and memory");
   prove_together(parts->run, world);

@@ -1,12 +1,9 @@
 #include "tokamak/train/run_folder.h"
 
-#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <fstream>
-#include <sstream>
 #include <stdexcept>
 #include <thread>
 #include <utility>
@@ -16,10 +13,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/core/host_name.h"
+#include "tokamak/core/host.h"
 #include "tokamak/core/json.h"
-#include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
 namespace fs = std::filesystem;
@@ -30,11 +27,6 @@ using Clock = std::chrono::steady_clock;
 
 // How long a process may take to end after it was killed.
 constexpr std::chrono::seconds kDying{10};
-
-std::string variable(const char* name) {
-  const char* value = std::getenv(name);
-  return value == nullptr ? "" : value;
-}
 
 // Returns who the lock file says has the folder; nothing where it cannot be read.
 std::optional<FolderHolder> holder_in(const fs::path& path) {
@@ -48,23 +40,14 @@ std::optional<FolderHolder> holder_in(const fs::path& path) {
   }
 }
 
-// Whether the process is of this host and has ended, or is about to: its lock will go.
+// Whether the process is on this host and has ended, or is about to: its lock will go.
 bool is_ending(const FolderHolder& holder) {
   if (holder.host != host_name()) return false;
-  std::ifstream file(fmt::format("/proc/{}/stat", holder.pid));
-  std::string stat;
-  if (!std::getline(file, stat)) return true;
-  const auto name_end = stat.rfind(") ");
-  if (name_end == std::string::npos) return true;
-  std::istringstream words(stat.substr(name_end + 2));
-  char state = '?';
-  std::array<int64_t, 5> skipped{};
-  uint64_t flags = 0;
-  words >> state;
-  for (int64_t& word : skipped) words >> word;
-  words >> flags;
+  constexpr size_t kFlags = 6;
   constexpr uint64_t kExiting = 4;  // PF_EXITING
-  return state == 'Z' || state == 'X' || (flags & kExiting) != 0;
+  const auto words = process_stat(static_cast<pid_t>(holder.pid));
+  return words.size() <= kFlags || words[0] == "Z" || words[0] == "X" ||
+         (std::stoull(words[kFlags]) & kExiting) != 0;
 }
 
 // Returns the number that follows that of `path`. A file that says nothing has lost a number, which
@@ -112,12 +95,12 @@ std::optional<FolderHolder> parse_holder(const std::string& text) {
 
 FolderHolder this_process() {
   FolderHolder me{.pid = ::getpid(), .host = host_name()};
-  const std::string slurm = variable("SLURM_JOB_ID");
-  std::string restart = variable("TOKAMAK_RESTART");
-  me.job = variable("TOKAMAK_JOB");
+  const std::string slurm = environment_variable("SLURM_JOB_ID");
+  std::string restart = environment_variable("TOKAMAK_RESTART");
+  me.job = environment_variable("TOKAMAK_JOB");
   if (me.job.empty() && !slurm.empty()) {
     me.job = "Slurm job " + slurm;
-    restart = variable("SLURM_RESTART_COUNT");
+    restart = environment_variable("SLURM_RESTART_COUNT");
   }
   me.restart = std::atoll(restart.c_str());
   return me;
@@ -134,10 +117,10 @@ void check_can_make(const fs::path& folder) {
 void check_run_folder(const fs::path& folder) {
   check_can_make(folder);
   const fs::path path = folder / "run.lock";
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd < 0) return;
-  const bool is_held = ::flock(fd, LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-  ::close(fd);
+  OwnedFd file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (file.get() < 0) return;
+  const bool is_held = ::flock(file.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+  file = OwnedFd();
   const auto holder = holder_in(path);
   if (is_held && holder && !is_ending(*holder)) refuse(folder, holder);
 }
@@ -159,17 +142,13 @@ RunFolder::RunFolder(const fs::path& folder, FolderHolder me)
   }
 }
 
-RunFolder::~RunFolder() {
-  if (fd_ >= 0) ::close(fd_);
-}
-
 // Returns false if another process has the lock.
 bool RunFolder::take() {
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
+  fd_ = OwnedFd();
   const bool is_new = !path_exists(path_);
-  fd_ = ::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw_path_errno("cannot write " + path_.string());
-  if (::flock(fd_, LOCK_EX | LOCK_NB) != 0) {
+  fd_ = OwnedFd(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+  if (fd_.get() < 0) throw_path_errno("cannot write " + path_.string());
+  if (::flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EWOULDBLOCK || errno == EINTR) return false;
     // Without locks only check() tells who has the folder.
     if (errno != ENOLCK && errno != EOPNOTSUPP && errno != ENOSYS)
@@ -181,10 +160,11 @@ bool RunFolder::take() {
 
   struct stat named {};
 
-  if (::fstat(fd_, &mine) != 0 || ::stat(path_.c_str(), &named) != 0 || mine.st_ino != named.st_ino)
+  if (::fstat(fd_.get(), &mine) != 0 || ::stat(path_.c_str(), &named) != 0 ||
+      mine.st_ino != named.st_ino)
     return false;
   me_.attempt = next_attempt(path_, is_new);
-  write(fd_);
+  write(fd_.get());
   return true;
 }
 
@@ -193,11 +173,10 @@ void RunFolder::supersede() {
   me_.attempt = next_attempt(path_, false);
   fs::path aside = path_;
   aside += fmt::format(".tmp-{}", me_.pid);
-  if (fd_ >= 0) ::close(std::exchange(fd_, -1));
-  fd_ = ::open(aside.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-  if (fd_ < 0) throw_path_errno("cannot write " + aside.string());
-  ::flock(fd_, LOCK_EX | LOCK_NB);
-  write(fd_);
+  fd_ = OwnedFd(::open(aside.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+  if (fd_.get() < 0) throw_path_errno("cannot write " + aside.string());
+  ::flock(fd_.get(), LOCK_EX | LOCK_NB);
+  write(fd_.get());
   rename_durably(aside, path_);
 }
 

@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 
+#include "tokamak/core/owned_fd.h"
+
 namespace tokamak {
 
 /// A process that writes to a run's folder, as FOLDER/run.lock holds it.
@@ -45,7 +47,6 @@ class RunFolder {
   RunFolder(const std::filesystem::path& folder, FolderHolder me);
   RunFolder(const RunFolder&) = delete;
   RunFolder& operator=(const RunFolder&) = delete;
-  ~RunFolder();
 
   int64_t attempt() const { return me_.attempt; }
 
@@ -60,7 +61,7 @@ class RunFolder {
 
   std::filesystem::path path_;
   FolderHolder me_;
-  int fd_ = -1;
+  OwnedFd fd_;
 };
 
 }  // namespace tokamak

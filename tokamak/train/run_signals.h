@@ -15,7 +15,7 @@ inline constexpr int kExitStopped = 85;
 std::string name_of_signal(int signal);
 
 /// Returns the signal that a sender means: the value that it sent along by sigqueue(), if that asks
-/// to stop, else the signal itself. A launcher passes on every wish to stop by one signal.
+/// to stop, else the signal itself. A launcher passes on all requests to stop by one signal.
 int signal_meant(const siginfo_t& info);
 
 /// Receives SIGTERM, SIGINT and SIGHUP (stop) and SIGUSR1 (save and go on) on its own thread while
@@ -27,9 +27,9 @@ int signal_meant(const siginfo_t& info);
 /// the process with kExitStopped. From then on the first one only sets the flag, and a second
 /// one of the same kind from the same side ends the process at once. The sides are the parent
 /// process and all others: a service manager that signals every process of a job reaches a rank
-/// once itself and once through the launcher, and that is one wish. So are Ctrl-C's SIGINT and the
-/// launcher's SIGTERM.
-/// REQUIRES: only one exists at a time, made before the process has other threads.
+/// once itself and once through the launcher, and that is one request. So are Ctrl-C's SIGINT and
+/// the launcher's SIGTERM. REQUIRES: only one exists at a time, made before the process has other
+/// threads.
 class RunSignals {
  public:
   RunSignals();

@@ -12,7 +12,7 @@
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/checkpoint/test_tensors.h"
 #include "tokamak/comm/flight.h"
-#include "tokamak/comm/thread_world.h"
+#include "tokamak/comm/test_world.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/train/report/run_log.h"
 #include "tokamak/train/state/checkpoint_saver.h"

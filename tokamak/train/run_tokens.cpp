@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 #include "tokamak/comm/flight.h"
-#include "tokamak/core/with_commas.h"
+#include "tokamak/core/names.h"
 #include "tokamak/data/cache/token_cache.h"
 #include "tokamak/train/together.h"
 
@@ -18,8 +18,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Shows on rank 0 how far the tokens of text are: a bar on a terminal, else a line every few
-// seconds.
+// Shows the progress of tokenization on rank 0: a bar on a terminal, else a line every few seconds.
 class TokenizingLog {
  public:
   TokenizingLog(const TrainerOptions& options, World& world) : o_(options), world_(world) {}

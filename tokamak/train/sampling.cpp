@@ -28,7 +28,7 @@ std::vector<int32_t> most_likely(std::span<const float> logits, int64_t count) {
   for (size_t i = 0; i < logits.size(); ++i) {
     if (key_of(logits[i]) >= least) ids.push_back(static_cast<int32_t>(i));
   }
-  std::sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) {
+  std::ranges::sort(ids, [&](int32_t a, int32_t b) {
     return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
   });
   ids.resize(std::min<size_t>(ids.size(), count));
@@ -39,15 +39,15 @@ std::vector<int32_t> most_likely(std::span<const float> logits, int64_t count) {
 int32_t first_largest(std::span<const float> logits) {
   constexpr size_t kAtOnce = 16;
   float most[kAtOnce];
-  std::fill(std::begin(most), std::end(most), -std::numeric_limits<float>::infinity());
+  std::ranges::fill(most, -std::numeric_limits<float>::infinity());
   const size_t whole = logits.size() / kAtOnce * kAtOnce;
   for (size_t i = 0; i < whole; i += kAtOnce) {
     for (size_t k = 0; k < kAtOnce; ++k)
       most[k] = logits[i + k] > most[k] ? logits[i + k] : most[k];
   }
-  float best = *std::max_element(std::begin(most), std::end(most));
+  float best = *std::ranges::max_element(most);
   for (size_t i = whole; i < logits.size(); ++i) best = std::max(best, logits[i]);
-  const auto at = std::find(logits.begin(), logits.end(), best);
+  const auto at = std::ranges::find(logits, best);
   return at == logits.end() ? 0 : static_cast<int32_t>(at - logits.begin());
 }
 
@@ -77,7 +77,7 @@ class Sampler {
   Sampler(std::span<const float> logits, const SamplingOptions& o)
       : logits_(logits),
         o_(o),
-        best_(*std::max_element(logits.begin(), logits.end())),
+        best_(*std::ranges::max_element(logits)),
         scale_(static_cast<float>(1.0 / o.temperature)) {}
 
   Candidates candidates() const {

@@ -32,7 +32,7 @@ StepPlans::Bound& StepPlans::choose() {
   has_scales_ = finds_scales();
   if (world_ != nullptr && world_->size() > 1) {
     const std::vector<std::string> all = world_->all_gather_text(has_scales_ ? "1" : "0");
-    has_scales_ = std::all_of(all.begin(), all.end(), [](const auto& text) { return text == "1"; });
+    has_scales_ = std::ranges::all_of(all, [](const auto& text) { return text == "1"; });
   }
   return has_scales_ ? *steady_ : *without_scales_;
 }

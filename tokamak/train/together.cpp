@@ -10,7 +10,7 @@
 #include <string_view>
 
 #include "tokamak/comm/flight.h"
-#include "tokamak/core/machine_fault.h"
+#include "tokamak/core/error.h"
 #include "tokamak/core/names.h"
 
 namespace tokamak {
@@ -24,7 +24,7 @@ constexpr char kFull = 'F';
 constexpr char kDivergence = 'D';
 constexpr char kBug = 'B';
 
-std::string outcome_of(const std::function<std::string()>& work) {
+std::string outcome_of(const RankWork& work) {
   try {
     return kFine + work();
   } catch (const Error& error) {
@@ -72,10 +72,7 @@ int report_once(const AgreedFailure& failure, const World& world) {
 
 void fail_together(const World& world, const std::function<void()>& work) {
   if (world.size() == 1) return work();
-  const std::string outcome = outcome_of([&] {
-    work();
-    return std::string();
-  });
+  const std::string outcome = outcome_of(work);
   if (outcome[0] != kFine) throw_outcome(outcome[0], outcome.substr(1));
 }
 
@@ -87,8 +84,7 @@ std::vector<std::string> shared_outcomes(World& world, const std::string& mine) 
   for (size_t rank = 0; rank < outcomes.size(); ++rank) {
     const char kind = outcomes[rank].at(0);
     if (kind == kFine) continue;
-    const bool all_alike =
-        std::count(outcomes.begin(), outcomes.end(), outcomes[rank]) == std::ssize(outcomes);
+    const bool all_alike = std::ranges::count(outcomes, outcomes[rank]) == std::ssize(outcomes);
     throw_outcome(kind, fmt::format("{}{}", all_alike ? "" : fmt::format("rank {}: ", rank),
                                     outcomes[rank].substr(1)));
   }
@@ -105,7 +101,7 @@ std::string outcome_of_rank_zero(World& world, const std::string& mine) {
 
 }  // namespace
 
-std::vector<std::string> all_together(World& world, const std::function<std::string()>& work) {
+std::vector<std::string> all_together(World& world, const RankWork& work) {
   if (world.size() == 1) return {work()};
   return shared_outcomes(world, outcome_of(work));
 }
@@ -116,7 +112,7 @@ void await_all(World& world, const std::function<bool(std::chrono::milliseconds)
     const bool is_here = is_done(kBetween);
     if (is_here) world.flights().tick();
     const auto all = world.all_gather_text(is_here ? "+" : "-");
-    if (std::find(all.begin(), all.end(), "-") == all.end()) return;
+    if (std::ranges::find(all, "-") == all.end()) return;
   }
 }
 
@@ -149,20 +145,19 @@ void work_together(World& world, const std::function<void()>& work) {
   if (thrown) std::rethrow_exception(thrown);
 }
 
-std::vector<std::string> all_together_for_long(World& world,
-                                               const std::function<std::string()>& work) {
+std::vector<std::string> all_together_for_long(World& world, const RankWork& work) {
   if (world.size() == 1) return {work()};
   std::string mine;
   work_together(world, [&] { mine = outcome_of(work); });
   return shared_outcomes(world, mine);
 }
 
-std::string on_rank_zero(World& world, const std::function<std::string()>& work) {
+std::string on_rank_zero(World& world, const RankWork& work) {
   if (world.size() == 1) return work();
   return outcome_of_rank_zero(world, world.rank() == 0 ? outcome_of(work) : std::string());
 }
 
-std::string on_rank_zero_for_long(World& world, const std::function<std::string()>& work) {
+std::string on_rank_zero_for_long(World& world, const RankWork& work) {
   if (world.size() == 1) return work();
   std::string mine;
   work_together(world, [&] {

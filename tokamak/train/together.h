@@ -4,6 +4,8 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tokamak/comm/communicator.h"
@@ -25,6 +27,26 @@ class AgreedFailure {
   ExitCode code_;
 };
 
+/// Work of a rank in a step that all take together: returns a text for the others, or nothing.
+class RankWork {
+ public:
+  template <class F>
+  RankWork(F work)  // NOLINT(google-explicit-constructor): calls pass lambdas
+      : work_([work = std::move(work)]() -> std::string {
+          if constexpr (std::is_void_v<std::invoke_result_t<const F&>>) {
+            work();
+            return "";
+          } else {
+            return work();
+          }
+        }) {}
+
+  std::string operator()() const { return work_(); }
+
+ private:
+  std::function<std::string()> work_;
+};
+
 /// Prints the failure on rank 0, for all ranks; returns its exit code.
 int report_once(const AgreedFailure& failure, const World& world);
 
@@ -35,7 +57,7 @@ void fail_together(const World& world, const std::function<void()>& work);
 /// rank throws what the first such rank threw, of the same kind (Error, SystemError, Diverged,
 /// Bug), with that rank's number before the text unless all ranks threw the same. Collective;
 /// `work` itself is not.
-std::vector<std::string> all_together(World& world, const std::function<std::string()>& work);
+std::vector<std::string> all_together(World& world, const RankWork& work);
 
 /// Waits without a limit until `is_done`, which blocks for at most the given time, returns true on
 /// all ranks. A rank that makes no progress is ended by its own watchdog. Collective.
@@ -47,14 +69,13 @@ void await_all(World& world, const std::function<bool(std::chrono::milliseconds)
 void work_together(World& world, const std::function<void()>& work);
 
 /// Does the same as all_together() with work that may take long on some ranks.
-std::vector<std::string> all_together_for_long(World& world,
-                                               const std::function<std::string()>& work);
+std::vector<std::string> all_together_for_long(World& world, const RankWork& work);
 
 /// Runs `work` on rank 0 alone; returns its text, or throws its error, on every rank. Collective.
-std::string on_rank_zero(World& world, const std::function<std::string()>& work);
+std::string on_rank_zero(World& world, const RankWork& work);
 
 /// Does the same with work that may take long.
-std::string on_rank_zero_for_long(World& world, const std::function<std::string()>& work);
+std::string on_rank_zero_for_long(World& world, const RankWork& work);
 
 /// Returns rank 0's value on every rank. Collective.
 double of_rank_zero(World& world, double value);

@@ -23,10 +23,10 @@
 #include "tokamak/train/run_signals.h"
 #include "tokamak/train/run_tokens.h"
 #include "tokamak/train/state/initialize.h"
+#include "tokamak/train/step_agreement.h"
 #include "tokamak/train/step_plans.h"
 #include "tokamak/train/step_results.h"
 #include "tokamak/train/together.h"
-#include "tokamak/train/wishes.h"
 
 namespace tokamak {
 namespace {
@@ -123,7 +123,6 @@ class Trainer {
       log_.open(state_.step, validator_ != nullptr,
                 std::chrono::system_clock::time_point(
                     std::chrono::system_clock::duration(std::stoll(now))));
-      return std::string();
     });
   }
 
@@ -234,18 +233,19 @@ class Trainer {
   void look_around(const StopQuestion& stop) {
     page_.tick();
     CheckpointSaver& saver = checkpoints_.saver();
-    const Wishes wishes = share(world_, {.signal = stop(),
-                                         .is_retry_due = saver.wants_retry(),
-                                         .is_save_asked = o_.save_asked && o_.save_asked(),
-                                         .can_advance = saver.can_advance()});
-    signal_ = wishes.signal;
-    is_retry_due_ = wishes.is_retry_due;
-    if (wishes.is_save_asked) note_wish_to_save();
-    if (saver.is_saving() && wishes.can_advance) with_long_waits([&] { saver.advance(); });
+    const StepAgreement agreed =
+        agree_on_step(world_, {.signal = stop(),
+                               .is_retry_due = saver.wants_retry(),
+                               .is_save_asked = o_.save_asked && o_.save_asked(),
+                               .can_advance = saver.can_advance()});
+    signal_ = agreed.signal;
+    is_retry_due_ = agreed.is_retry_due;
+    if (agreed.is_save_asked) note_save_request();
+    if (saver.is_saving() && agreed.can_advance) with_long_waits([&] { saver.advance(); });
   }
 
-  // The wish outlasts a save that is under way.
-  void note_wish_to_save() {
+  // The request outlasts a save that is under way.
+  void note_save_request() {
     if (!o_.checkpoint.enable)
       return log_.say("Asked by SIGUSR1 to save, but checkpoint.enable is false", "WARNING");
     is_save_asked_ = true;

@@ -138,7 +138,7 @@ SafetensorsHeader parse_safetensors_header(std::span<const std::byte> bytes, int
       header.entries.push_back(parse_entry(key, value, data_begin, file_bytes, name));
     }
   }
-  std::stable_sort(header.entries.begin(), header.entries.end(), [](const auto& a, const auto& b) {
+  std::ranges::stable_sort(header.entries, [](const auto& a, const auto& b) {
     return std::pair(a.begin, a.end) < std::pair(b.begin, b.end);
   });
   check_tiling(header, data_begin, file_bytes, name);

@@ -24,7 +24,7 @@ size_t place_of(DType dtype) {
 std::vector<size_t> data_order(std::span<const TensorSource> tensors) {
   std::vector<size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
-  std::sort(order.begin(), order.end(), [&](size_t a, size_t b) {
+  std::ranges::sort(order, [&](size_t a, size_t b) {
     return std::pair(place_of(tensors[a].dtype), std::string_view(tensors[a].name)) <
            std::pair(place_of(tensors[b].dtype), std::string_view(tensors[b].name));
   });

@@ -118,9 +118,8 @@ bool is_for_images(std::string_view name) {
 
 bool has_meta_names(std::span<const TensorSource> tensors) {
   if (!missing_prefix(tensors).empty()) return false;
-  return std::any_of(tensors.begin(), tensors.end(), [](const TensorSource& tensor) {
-    return hf_name_of_meta(tensor.name).has_value();
-  });
+  return std::ranges::any_of(
+      tensors, [](const TensorSource& tensor) { return hf_name_of_meta(tensor.name).has_value(); });
 }
 
 std::vector<TensorSource> to_hf_weights(std::span<const TensorSource> tensors,

@@ -1,5 +1,3 @@
-#include "tokamak/cli/matrix/bench_matrix.h"
-
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
@@ -41,7 +39,7 @@ struct MatrixOptions {
   std::string out = "outputs/matrix";
 };
 
-// Prices the row, and says why it cannot run where its plan does not fit.
+// Prices the row, and says why it cannot run if its plan does not fit.
 void price(const std::string& machine, MatrixResult& result) {
   PriceWords words;
   words.cluster = machine;

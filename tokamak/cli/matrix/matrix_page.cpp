@@ -112,7 +112,7 @@ std::string matrix_csv(const std::vector<MatrixResult>& results) {
       "tps,priced_tps,mfu,memory_gib,planned_gib,reason\n";
   for (const MatrixResult& r : results) {
     std::string reason = r.reason;
-    std::replace(reason.begin(), reason.end(), '"', '\'');
+    std::ranges::replace(reason, '"', '\'');
     out += fmt::format("{},{},{},{},{},{},{},{},{},{},{},{},{},{},\"{}\"\n", r.row.model.flavor,
                        r.row.model.batch, r.row.model.seq_len, r.row.ranks, r.row.sharding,
                        r.row.precision, r.row.recompute, r.row.graphs,
@@ -157,7 +157,7 @@ std::string matrix_page(const std::string& title, const std::vector<MatrixResult
         "rows that have a star."}});
   std::vector<std::string> models;
   for (const MatrixResult& r : results) {
-    if (std::find(models.begin(), models.end(), r.row.model.flavor) == models.end())
+    if (std::ranges::find(models, r.row.model.flavor) == models.end())
       models.push_back(r.row.model.flavor);
   }
   for (const std::string& model : models) {

@@ -1,12 +1,12 @@
 #include "tokamak/cli/matrix/matrix_rows.h"
 
 #include <algorithm>
-#include <charconv>
 
 #include <fmt/format.h>
 
 #include "tokamak/cli/model_files.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/value.h"
 #include "tokamak/parallel/float8/float8_recipe.h"
 
 namespace tokamak::cli {
@@ -23,10 +23,8 @@ std::vector<std::string> parts_of(const std::string& words, char separator) {
 }
 
 std::optional<int64_t> positive(const std::string& text) {
-  int64_t n = 0;
-  const auto [end, code] = std::from_chars(text.data(), text.data() + text.size(), n);
-  if (code != std::errc() || end != text.data() + text.size() || n < 1) return std::nullopt;
-  return n;
+  const auto n = parse_number<int64_t>(text);
+  return n && *n >= 1 ? n : std::nullopt;
 }
 
 void check_precision(const std::string& word) {

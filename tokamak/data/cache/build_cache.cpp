@@ -69,7 +69,7 @@ void check_epochs(const DataOptions& options) {
               "training.epochs: training.dataset \"synthetic\" has no end; give training.steps or "
               "training.tokens");
   TOK_REQUIRE(!needs_path(options.dataset) || parse_mix(options.path).size() == 1,
-              "training.epochs: a mix of data has no epoch of its own; give training.steps or "
+              "training.epochs: a mix of datasets has no epoch; give training.steps or "
               "training.tokens");
 }
 

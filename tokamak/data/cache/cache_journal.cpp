@@ -14,7 +14,6 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
 #include "tokamak/core/file_call.h"
-#include "tokamak/core/machine_fault.h"
 
 namespace tokamak {
 namespace {
@@ -135,10 +134,6 @@ void sync(int fd, const fs::path& path) {
 }
 
 }  // namespace
-
-OwnedFd::~OwnedFd() {
-  if (fd_ >= 0) ::close(fd_);
-}
 
 CacheFolder::CacheFolder(fs::path folder, int64_t token_bytes)
     : folder_(std::move(folder)), token_bytes_(token_bytes) {}

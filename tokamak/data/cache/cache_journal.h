@@ -21,6 +21,7 @@
 #include <utility>
 #include <vector>
 
+#include "tokamak/core/owned_fd.h"
 #include "tokamak/data/text_reader.h"
 
 namespace tokamak {
@@ -34,28 +35,6 @@ struct CacheRecord {
   uint64_t chunk_hash = 0;
 
   bool operator==(const CacheRecord&) const = default;
-};
-
-/// Closes its descriptor.
-class OwnedFd {
- public:
-  explicit OwnedFd(int fd = -1) : fd_(fd) {}
-
-  OwnedFd(OwnedFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-  OwnedFd& operator=(OwnedFd&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-
-  OwnedFd(const OwnedFd&) = delete;
-  OwnedFd& operator=(const OwnedFd&) = delete;
-  ~OwnedFd();
-
-  int get() const { return fd_; }
-
- private:
-  int fd_;
 };
 
 /// The open files of a cache that chunks are read from.

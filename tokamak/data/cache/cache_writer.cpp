@@ -50,8 +50,8 @@ CacheWriter::CacheWriter(std::unique_ptr<CacheAppender> appender, CacheFolder fo
       thread_([this](const std::stop_token& stop) { run(stop); }),
       telling_([this](const std::stop_token& stop) { tell(stop); }) {}
 
-// Processes that wait for tokens also wait while this one unpacks, encodes, or stands in a call to
-// a file, which its own watchdog bounds.
+// Processes that wait for tokens also wait while this one unpacks, encodes, or is blocked in a file
+// call, which has its own watchdog.
 void CacheWriter::tell(const std::stop_token& stop) {
   constexpr std::chrono::seconds kLongestCall{60};
   std::mutex mutex;

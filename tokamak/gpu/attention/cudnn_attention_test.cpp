@@ -43,7 +43,7 @@ Numbers random_numbers(int64_t count, uint64_t seed) {
   return x;
 }
 
-// Memory of the device with these values, or so many bytes of NaN.
+// Memory of the device with these values, or N bytes of NaN.
 class Buffer {
  public:
   explicit Buffer(const Numbers& x) : Buffer(std::ssize(x) * 2) {

@@ -111,7 +111,7 @@ Projections input_projections(GraphBuilder& b, const CudnnAttention& a) {
   return {.q = b.input(queries(a.shape)), .k = b.input(kv), .v = b.input(kv)};
 }
 
-// Caps scores and masks them, since cuDNN has no other masks beside functions of scores. The
+// Caps scores and masks them, since cuDNN has no other masks than functions of scores. The
 // derivative uses what the function has kept.
 class ScoreCap {
  public:

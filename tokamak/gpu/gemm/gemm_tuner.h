@@ -21,10 +21,10 @@ class GemmTuner {
 
   cublasLtHandle_t handle() const { return handle_; }
 
-  /// Returns an algorithm within the shape's workspace, the same one at every call with a workspace
-  /// that it fits into: the shape's name does not tell the workspace. Timing takes
-  /// device memory of the operands' size for a while: where there is none, the library's first
-  /// choice is taken and not kept on disk. Throws SystemError where cuBLASLt has no algorithm.
+  /// Returns an algorithm that fits the shape's workspace. Shapes that differ in the workspace
+  /// alone share one if it fits both. Timing allocates device memory of the operands' size; if that
+  /// fails, the library's first choice is taken and not kept on disk. Throws SystemError if
+  /// cuBLASLt has no algorithm.
   cublasLtMatmulAlgo_t choose(const GemmShape& shape, const GemmProblem& problem);
 
  private:

@@ -237,7 +237,7 @@ class NcclWorld final : public World {
     TOK_CUDA(cudaMemGetInfo(&free, &total));
     TOK_REQUIRE(free >= kRoom,
                 "not enough GPU memory for NCCL's buffers of group \"{}\": {:.2f} GiB are left "
-                "beside the plan, and a group takes 0.8 to 1.5 GiB; use fewer sequences per "
+                "besides the plan, and a group takes 0.8 to 1.5 GiB; use fewer sequences per "
                 "microbatch (training.local_batch_size), more recompute "
                 "(activation_checkpoint.mode) or more shards",
                 group, static_cast<double>(free) / kGiB);

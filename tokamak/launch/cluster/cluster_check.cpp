@@ -7,7 +7,7 @@
 #include "tokamak/core/chunk_hash.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/train/report/memory_use.h"
+#include "tokamak/core/host_memory.h"
 #include "tokamak/train/together.h"
 
 namespace tokamak::launch {
@@ -65,16 +65,13 @@ std::vector<RankReport> check_cluster(World& control, World& ranks, Backend& bac
                     .host = launched.host,
                     .is_gpu = backend.target().backend == "gpu",
                     .device = fmt::format("{} threads", backend.target().threads),
-                    .memory_bytes = usable_memory_bytes(),
-                    .free_bytes = free_host_bytes()};
+                    .memory_bytes = host_memory().limit,
+                    .free_bytes = host_memory().free};
   report.versions["program"] = digest_of_program();
   if (report.is_gpu) describe_gpu(backend, report);
   look_into(folder, report);
   look_for_marker(control, folder, report);
-  all_together(control, [&] {
-    measure_device(backend, effort, report);
-    return std::string();
-  });
+  all_together(control, [&] { measure_device(backend, effort, report); });
   measure_network(control, ranks, backend, effort.network_s, report);
   std::vector<RankReport> reports;
   for (const std::string& text : control.all_gather_text(to_json(report)))

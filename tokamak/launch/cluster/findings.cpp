@@ -8,6 +8,7 @@
 #include <fmt/ranges.h>
 
 #include "tokamak/core/bytes.h"
+#include "tokamak/core/timing.h"
 
 namespace tokamak::launch {
 namespace {
@@ -21,8 +22,8 @@ constexpr std::string_view kLeaveOut = "leave_out=";
 std::vector<std::pair<std::string, Reports>> by_host(const Reports& reports) {
   std::vector<std::pair<std::string, Reports>> hosts;
   for (const RankReport& report : reports) {
-    auto at = std::find_if(hosts.begin(), hosts.end(),
-                           [&](const auto& host) { return host.first == report.host; });
+    auto at =
+        std::ranges::find_if(hosts, [&](const auto& host) { return host.first == report.host; });
     if (at == hosts.end()) {
       hosts.push_back({report.host, {}});
       at = hosts.end() - 1;
@@ -30,12 +31,6 @@ std::vector<std::pair<std::string, Reports>> by_host(const Reports& reports) {
     at->second.push_back(report);
   }
   return hosts;
-}
-
-double median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
 }
 
 struct Rate {
@@ -114,8 +109,7 @@ void find_faults(const Reports& reports, std::vector<Finding>& found) {
     if (r.is_gpu &&
         static_cast<double>(r.free_bytes) < kOwnMemory * static_cast<double>(r.memory_bytes))
       add(fmt::format("rank {}: others hold {:.1f} of {:.1f} GiB of its device", r.rank,
-                      static_cast<double>(r.memory_bytes - r.free_bytes) / kGiB,
-                      static_cast<double>(r.memory_bytes) / kGiB));
+                      gib(r.memory_bytes - r.free_bytes), gib(r.memory_bytes)));
     if (r.local_rank != 0) continue;
     if (!r.folder_error.empty()) add(r.folder_error);
     if (r.folder_error.empty() && !r.shares_folder)
@@ -125,8 +119,7 @@ void find_faults(const Reports& reports, std::vector<Finding>& found) {
 
 void find_unlike(const Reports& reports, std::vector<Finding>& found) {
   // Other GPUs compute other bits; fewer threads of a CPU only take longer.
-  const bool has_gpus =
-      std::any_of(reports.begin(), reports.end(), [](const RankReport& r) { return r.is_gpu; });
+  const bool has_gpus = std::ranges::any_of(reports, [](const RankReport& r) { return r.is_gpu; });
   find_unlike(
       reports, "device", [](const RankReport& r) { return r.device; }, found,
       has_gpus ? Kind::kFault : Kind::kSlow);
@@ -174,7 +167,7 @@ std::vector<std::string> hosts_to_leave_out(const Reports& reports,
     const auto names = [&, &name = host](const Finding& finding) {
       return finding.host == name && counts(finding);
     };
-    if (std::any_of(findings.begin(), findings.end(), names)) hosts.push_back(host);
+    if (std::ranges::any_of(findings, names)) hosts.push_back(host);
   }
   return hosts;
 }
@@ -189,7 +182,7 @@ std::string to_table(const Reports& reports, const std::vector<Finding>& finding
   const auto bad = hosts_to_leave_out(reports, findings);
   size_t shown = 0;
   for (const RankReport& r : reports) {
-    const bool is_bad = std::find(bad.begin(), bad.end(), r.host) != bad.end();
+    const bool is_bad = std::ranges::find(bad, r.host) != bad.end();
     if (shown >= most && !is_bad) continue;
     ++shown;
     const std::string clock =
@@ -198,9 +191,8 @@ std::string to_table(const Reports& reports, const std::vector<Finding>& finding
         r.pair_rank < 0 ? "-" : fmt::format("{:.2f}", 1e-9 * r.pair_bytes_per_s);
     text += fmt::format(
         "{:>5}  {:<{}}  {:>9.1f}  {:>9.3f}  {:>9.1f}  {:>9.2f}  {:>9}  {:>13}  {:>9.0f}  {}{}\n",
-        r.rank, r.host, width, static_cast<double>(r.free_bytes) / kGiB, 1e-12 * r.gemm_flops,
-        1e-9 * r.copy_bytes_per_s, 1e-9 * r.ring_bytes_per_s, pair, clock,
-        static_cast<double>(std::max<int64_t>(r.disk_bytes, 0)) / kGiB, r.device,
+        r.rank, r.host, width, gib(r.free_bytes), 1e-12 * r.gemm_flops, 1e-9 * r.copy_bytes_per_s,
+        1e-9 * r.ring_bytes_per_s, pair, clock, gib(std::max<int64_t>(r.disk_bytes, 0)), r.device,
         is_bad ? "  <-" : "");
   }
   if (shown < reports.size())

@@ -10,6 +10,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/host.h"
 #include "tokamak/core/timing.h"
 #include "tokamak/launch/cluster/findings.h"
 #include "tokamak/train/together.h"
@@ -25,16 +26,15 @@ constexpr CheckEffort kQuick{.matmul_size = 512, .copy_bytes = size_t{8} << 20U,
 bool is_wanted(World& control, const LaunchEnvironment& launched, const std::string& when) {
   const auto hosts = control.all_gather_text(launched.host);
   const bool has_several = std::set<std::string>(hosts.begin(), hosts.end()).size() > 1;
-  const char* const checked = std::getenv(kCheckedVariable);
-  const bool is_checked = !control.broadcast_text(checked == nullptr ? "" : checked, 0).empty();
+  const bool is_checked =
+      !control.broadcast_text(environment_variable(kCheckedVariable), 0).empty();
   return when != "never" && (has_several || when == "strict") && !is_checked;
 }
 
 /// With many hosts a folder that none but the first sees is no fault of theirs.
 void require_shared_folder(const Reports& reports, const std::filesystem::path& folder) {
-  const bool is_seen = std::any_of(reports.begin(), reports.end(), [&](const RankReport& r) {
-    return r.host != reports[0].host && r.shares_folder;
-  });
+  const bool is_seen = std::ranges::any_of(
+      reports, [&](const RankReport& r) { return r.host != reports[0].host && r.shares_folder; });
   TOK_REQUIRE(is_seen || num_hosts(reports) < 3,
               "job.dump_folder = {}: wanted a folder that all {} hosts share, but none sees what "
               "{} has written there",
@@ -58,8 +58,8 @@ void report(const Reports& reports, const std::vector<Finding>& findings,
                                 fmt::join(hosts_to_leave_out(reports, findings), ", ")));
     return;
   }
-  const char* const file = std::getenv(kLeaveOutVariable);
-  if (file != nullptr) write_file_atomic(file, to_settings(leave_out));
+  const std::string file = environment_variable(kLeaveOutVariable);
+  if (!file.empty()) write_file_atomic(file, to_settings(leave_out));
 }
 
 }  // namespace
@@ -74,10 +74,7 @@ void check_before_training(World& control, World& ranks, Backend& backend,
   fail_together(control, [&] { require_shared_folder(reports, preflight.folder); });
   const auto findings = findings_of(reports);
   const auto leave_out = hosts_to_leave_out(reports, findings, preflight.when != "strict");
-  on_rank_zero(control, [&] {
-    report(reports, findings, leave_out, seconds, preflight);
-    return std::string();
-  });
+  on_rank_zero(control, [&] { report(reports, findings, leave_out, seconds, preflight); });
   if (leave_out.empty()) return;
   fail_together(control, [&] {
     throw SystemError(

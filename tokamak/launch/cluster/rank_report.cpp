@@ -1,30 +1,42 @@
 #include "tokamak/launch/cluster/rank_report.h"
 
+#include <type_traits>
+
 #include "tokamak/core/json.h"
 
 namespace tokamak::launch {
+namespace {
+
+/// Calls use(name, member) for each member.
+template <class Report, class Use>
+void for_each_member(Report& r, const Use& use) {
+  use("rank", r.rank);
+  use("local_rank", r.local_rank);
+  use("host", r.host);
+  use("is_gpu", r.is_gpu);
+  use("device", r.device);
+  use("memory_bytes", r.memory_bytes);
+  use("free_bytes", r.free_bytes);
+  use("gemm_flops", r.gemm_flops);
+  use("copy_bytes_per_s", r.copy_bytes_per_s);
+  use("ring_bytes_per_s", r.ring_bytes_per_s);
+  use("pair_bytes_per_s", r.pair_bytes_per_s);
+  use("pair_rank", r.pair_rank);
+  use("disk_bytes", r.disk_bytes);
+  use("shares_folder", r.shares_folder);
+  use("folder_error", r.folder_error);
+  use("clock_mhz", r.clock_mhz);
+  use("most_clock_mhz", r.most_clock_mhz);
+  use("faults", r.faults);
+  use("nvlink_domain", r.nvlink_domain);
+  use("versions", r.versions);
+}
+
+}  // namespace
 
 std::string to_json(const RankReport& r) {
-  OrderedJson json{{"rank", r.rank},
-                   {"local_rank", r.local_rank},
-                   {"host", r.host},
-                   {"is_gpu", r.is_gpu},
-                   {"device", r.device},
-                   {"memory_bytes", r.memory_bytes},
-                   {"free_bytes", r.free_bytes},
-                   {"gemm_flops", r.gemm_flops},
-                   {"copy_bytes_per_s", r.copy_bytes_per_s},
-                   {"ring_bytes_per_s", r.ring_bytes_per_s},
-                   {"pair_bytes_per_s", r.pair_bytes_per_s},
-                   {"pair_rank", r.pair_rank},
-                   {"disk_bytes", r.disk_bytes},
-                   {"shares_folder", r.shares_folder},
-                   {"folder_error", r.folder_error},
-                   {"clock_mhz", r.clock_mhz},
-                   {"most_clock_mhz", r.most_clock_mhz},
-                   {"faults", r.faults},
-                   {"nvlink_domain", r.nvlink_domain},
-                   {"versions", r.versions}};
+  OrderedJson json;
+  for_each_member(r, [&](const char* name, const auto& member) { json[name] = member; });
   json["ecc_errors"] = r.ecc_errors ? OrderedJson(*r.ecc_errors) : OrderedJson();
   return json.dump(-1, ' ', false, OrderedJson::error_handler_t::replace);
 }
@@ -32,27 +44,16 @@ std::string to_json(const RankReport& r) {
 RankReport report_of_json(const std::string& text) {
   const std::string what = "report of a rank";
   const Json json = parse_json(text, what);
-  RankReport r{.rank = json_member<int64_t>(json, "rank", what),
-               .local_rank = json_member<int64_t>(json, "local_rank", what),
-               .host = json_member<std::string>(json, "host", what),
-               .is_gpu = json_member<bool>(json, "is_gpu", what),
-               .device = json_member<std::string>(json, "device", what),
-               .memory_bytes = json_member<int64_t>(json, "memory_bytes", what),
-               .free_bytes = json_member<int64_t>(json, "free_bytes", what),
-               .gemm_flops = json_member<double>(json, "gemm_flops", what),
-               .copy_bytes_per_s = json_member<double>(json, "copy_bytes_per_s", what),
-               .ring_bytes_per_s = json_member<double>(json, "ring_bytes_per_s", what),
-               .pair_bytes_per_s = json_member<double>(json, "pair_bytes_per_s", what),
-               .pair_rank = json_member<int64_t>(json, "pair_rank", what),
-               .disk_bytes = json_member<int64_t>(json, "disk_bytes", what),
-               .shares_folder = json_member<bool>(json, "shares_folder", what),
-               .folder_error = json_member<std::string>(json, "folder_error", what),
-               .clock_mhz = json_member<int64_t>(json, "clock_mhz", what),
-               .most_clock_mhz = json_member<int64_t>(json, "most_clock_mhz", what)};
+  RankReport r;
+  for_each_member(r, [&](const char* name, auto& member) {
+    using T = std::remove_reference_t<decltype(member)>;
+    if constexpr (std::is_arithmetic_v<T> || std::is_same_v<T, std::string>) {
+      member = json_member<T>(json, name, what);
+    } else {
+      member = json[name].template get<T>();
+    }
+  });
   if (!json["ecc_errors"].is_null()) r.ecc_errors = json_member<int64_t>(json, "ecc_errors", what);
-  r.faults = json["faults"].get<std::vector<std::string>>();
-  r.nvlink_domain = json_member<std::string>(json, "nvlink_domain", what);
-  r.versions = json["versions"].get<std::map<std::string, std::string>>();
   return r;
 }
 

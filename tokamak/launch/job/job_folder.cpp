@@ -20,8 +20,8 @@ namespace fs = std::filesystem;
 constexpr const char* kPrefix = "tokamak-launch-";
 constexpr const char* kMemory = "/dev/shm";
 
-int open_folder(const fs::path& folder) {
-  return open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+OwnedFd open_folder(const fs::path& folder) {
+  return OwnedFd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
 }
 
 bool is_own_folder(const fs::path& path) {
@@ -55,16 +55,8 @@ std::pair<fs::path, FolderLock> make_locked_folder() {
 }  // namespace
 
 FolderLock::FolderLock(const fs::path& folder) : fd_(open_folder(folder)) {
-  if (fd_ < 0) throw_errno("open " + folder.string());
-  if (flock(fd_, LOCK_SH) == 0) return;
-  close(fd_);
-  throw_errno("lock " + folder.string());
-}
-
-FolderLock::FolderLock(FolderLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-FolderLock::~FolderLock() {
-  if (fd_ >= 0) close(fd_);
+  if (fd_.get() < 0) throw_errno("open " + folder.string());
+  if (flock(fd_.get(), LOCK_SH) != 0) throw_errno("lock " + folder.string());
 }
 
 JobFolder::JobFolder() : JobFolder((sweep_job_folders(), make_locked_folder())) {}
@@ -78,11 +70,9 @@ JobFolder::~JobFolder() {
 }
 
 void remove_if_unused(const fs::path& folder) {
-  const int fd = open_folder(folder);
-  if (fd < 0) return;
+  const OwnedFd fd = open_folder(folder);
   std::error_code code;
-  if (flock(fd, LOCK_EX | LOCK_NB) == 0) fs::remove_all(folder, code);
-  close(fd);
+  if (fd.get() >= 0 && flock(fd.get(), LOCK_EX | LOCK_NB) == 0) fs::remove_all(folder, code);
 }
 
 void sweep_job_folders() {

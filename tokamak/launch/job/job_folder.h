@@ -6,6 +6,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "tokamak/core/owned_fd.h"
+
 namespace tokamak::launch {
 
 /// A lock on a folder that several processes share while they use it. It ends with the process,
@@ -14,14 +16,9 @@ class FolderLock {
  public:
   /// Locks `folder`, which must exist; throws SystemError.
   explicit FolderLock(const std::filesystem::path& folder);
-  FolderLock(FolderLock&& other) noexcept;
-  FolderLock& operator=(FolderLock&&) = delete;
-  FolderLock(const FolderLock&) = delete;
-  FolderLock& operator=(const FolderLock&) = delete;
-  ~FolderLock();
 
  private:
-  int fd_ = -1;
+  OwnedFd fd_;
 };
 
 /// The launcher's folder, which is new for each attempt and is removed with this object.

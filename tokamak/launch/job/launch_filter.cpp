@@ -19,8 +19,8 @@ constexpr std::array<std::string_view, 4> kKnownLines{
     "Set MCA parameter \"orte_base_help_aggregate\"", "mpirun: Forwarding signal "};
 
 bool has_any(const std::string& text, std::span<const std::string_view> parts) {
-  return std::any_of(parts.begin(), parts.end(),
-                     [&](std::string_view part) { return text.find(part) != std::string::npos; });
+  return std::ranges::any_of(
+      parts, [&](std::string_view part) { return text.find(part) != std::string::npos; });
 }
 
 bool is_rule(const std::string& line) {

@@ -34,7 +34,8 @@ using Seconds = std::chrono::duration<double>;
 using namespace std::chrono_literals;
 
 constexpr auto kLook = 100ms;
-/// Between repetitions of a wish to stop: mpirun loses what comes before it has started its ranks.
+/// Between repetitions of a request to stop: mpirun loses what comes before it has started its
+/// ranks.
 constexpr Seconds kRepeat = 500ms;
 /// How long others may live on after a rank has failed, and after one has ended in order.
 constexpr Seconds kFaultGrace = 3s;
@@ -100,9 +101,9 @@ class Attendance {
   JobEnd end() {
     JobEnd end = end_;
     // mpirun may be killed while nobody takes the output of a job that is done.
-    const bool is_done = have_all_ended() &&
-                         std::all_of(end.ranks.begin(), end.ranks.end(),
-                                     [](const auto& rank) { return rank.second.exit_code == 0; });
+    const bool is_done = have_all_ended() && std::ranges::all_of(end.ranks, [](const auto& rank) {
+                           return rank.second.exit_code == 0;
+                         });
     end.code = is_done ? 0 : process_.ended().value_or(128 + SIGKILL);
     end.was_stopped = signals_.num_stops() > 0;
     return end;
@@ -140,9 +141,9 @@ class Attendance {
   // An mpirun may lose a signal, or not pass it on: it goes to the watchers themselves where all of
   // them are here.
   void signal_watchers(int signal) {
-    const bool are_here =
-        have_all_begun() && std::all_of(begun_.begin(), begun_.end(),
-                                        [](const auto& watcher) { return watcher.second > 0; });
+    const bool are_here = have_all_begun() && std::ranges::all_of(begun_, [](const auto& watcher) {
+                            return watcher.second > 0;
+                          });
     if (!are_here) return process_.send(signal);
     for (const auto& [rank, watcher] : begun_) {
       if (end_.ranks.count(rank) == 0)
@@ -253,9 +254,8 @@ std::string sort_by_rank(const std::string& text) {
     first = end;
   }
   const auto rank_of = [](const std::string& line) { return std::atoi(line.c_str() + 5); };
-  std::stable_sort(lines.begin(), lines.end(), [&](const std::string& a, const std::string& b) {
-    return rank_of(a) < rank_of(b);
-  });
+  std::ranges::stable_sort(
+      lines, [&](const std::string& a, const std::string& b) { return rank_of(a) < rank_of(b); });
   std::string sorted;
   for (const std::string& line : lines) sorted += line;
   return sorted;

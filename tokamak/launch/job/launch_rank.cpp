@@ -57,7 +57,8 @@ void share_threads(const LaunchEnvironment& environment) {
   setpgid(0, 0);
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != watcher) _exit(kCannotStart);
-  // A signal that comes before `train` has begun waits for it: no wish is lost, no rank dies of it.
+  // A signal that comes before `train` has begun waits for it: no request is lost, no rank dies of
+  // it.
   if (words[0] != "train") sigprocmask(SIG_SETMASK, &mask, nullptr);
   const bool is_program = words[0].find('/') != std::string::npos;
   std::vector<char*> argv;
@@ -101,7 +102,7 @@ class Watch {
  private:
   /// The launcher itself says when another rank has died. mpirun passes on SIGUSR2, by which the
   /// launcher says that the user wants the job to stop, and SIGUSR1 as it came. SIGTERM from mpirun
-  /// itself means that the job is lost; from anyone else it is a wish to stop that others of the
+  /// itself means that the job is lost; from anyone else it is a request to stop that others of the
   /// job have got as well.
   void take(int signal, const siginfo_t& info) {
     if (signal == SIGUSR1) kill(rank_, SIGUSR1);
@@ -191,7 +192,7 @@ bool is_foreign(int exit_code, const std::string& word) {
                          kExitStopped,
                          kCannotStart};
   return word.find('/') == std::string::npos && exit_code <= 128 &&
-         std::find(known.begin(), known.end(), exit_code) == known.end();
+         std::ranges::find(known, exit_code) == known.end();
 }
 
 /// A run that a signal has stopped ended in order; mpirun would take its code for a failure and

@@ -10,7 +10,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/core/process_stat.h"
+#include "tokamak/core/host.h"
 
 namespace tokamak::launch {
 namespace {

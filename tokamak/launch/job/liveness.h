@@ -1,4 +1,4 @@
-// Whether a rank's process still runs at all; whether it gets on is for its own watchdog to say.
+// Whether a rank's process still runs at all; its own watchdog checks that it makes progress.
 #pragma once
 
 #include <cstdint>

@@ -17,6 +17,7 @@
 
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/host.h"
 #include "tokamak/launch/job/job_folder.h"
 #include "tokamak/launch/network/probe_network.h"
 #include "tokamak/launch/process/reachable.h"
@@ -102,8 +103,8 @@ class NetworkChoice {
 
   static bool is_here(const std::string& name) {
     const auto here = list_interfaces();
-    return std::any_of(here.begin(), here.end(),
-                       [&](const Interface& interface) { return interface.name == name; });
+    return std::ranges::any_of(here,
+                               [&](const Interface& interface) { return interface.name == name; });
   }
 
   bool is_users_ = has_chosen_interface();
@@ -113,15 +114,14 @@ class NetworkChoice {
 /// Tells ranks which attempt of which job they are, so that a process of an earlier one that still
 /// lives loses the run's folder to them.
 void name_attempt(int64_t restart) {
-  const char* const slurm = std::getenv("SLURM_JOB_ID");
-  const char* const requeues = std::getenv("SLURM_RESTART_COUNT");
+  const std::string slurm = environment_variable("SLURM_JOB_ID");
   const auto now = std::chrono::system_clock::now().time_since_epoch();
   const std::string job =
-      slurm != nullptr ? fmt::format("Slurm job {}", slurm)
-                       : fmt::format("launcher {} of second {} on {}", getpid(),
-                                     std::chrono::duration_cast<std::chrono::seconds>(now).count(),
-                                     read_launch_environment().host);
-  const int64_t earlier = requeues == nullptr ? 0 : std::atoll(requeues);
+      !slurm.empty() ? fmt::format("Slurm job {}", slurm)
+                     : fmt::format("launcher {} of second {} on {}", getpid(),
+                                   std::chrono::duration_cast<std::chrono::seconds>(now).count(),
+                                   read_launch_environment().host);
+  const int64_t earlier = std::atoll(environment_variable("SLURM_RESTART_COUNT").c_str());
   constexpr int64_t kMostRestarts = 10'000;
   if (restart == 0) setenv("TOKAMAK_JOB", job.c_str(), 0);
   setenv("TOKAMAK_RESTART", std::to_string(earlier * kMostRestarts + restart).c_str(), 1);

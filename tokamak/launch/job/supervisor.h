@@ -1,4 +1,4 @@
-// Starts a job again after faults of machines, as long as that is of use.
+// Starts a job again after faults of machines, as long as that can help.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace tokamak::launch {
 
-/// The launcher's exit code where starting again is of no use.
+/// The launcher's exit code where starting again cannot help.
 inline constexpr int kExitCrashLoop = 76;
 
 /// Counts how often a job has ended with the same code after the same step, and without hosts that

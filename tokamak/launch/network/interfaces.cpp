@@ -40,8 +40,8 @@ std::vector<Interface> list_interfaces() {
     if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET || !runs || is_loopback)
       continue;
     const std::string name = at->ifa_name;
-    const bool is_known = std::any_of(interfaces.begin(), interfaces.end(),
-                                      [&](const Interface& other) { return other.name == name; });
+    const bool is_known =
+        std::ranges::any_of(interfaces, [&](const Interface& other) { return other.name == name; });
     if (is_known || !is_interface_name(name)) continue;
     char text[INET_ADDRSTRLEN] = "";
     const auto* const address = reinterpret_cast<const sockaddr_in*>(at->ifa_addr);

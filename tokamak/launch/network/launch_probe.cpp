@@ -1,5 +1,3 @@
-#include "tokamak/launch/network/launch_probe.h"
-
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -19,7 +17,9 @@
 
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/owned_fd.h"
 #include "tokamak/launch/network/interfaces.h"
+#include "tokamak/launch/network/probe_network.h"
 #include "tokamak/launch/network/reachability.h"
 
 namespace tokamak::launch {
@@ -33,25 +33,9 @@ constexpr auto kPatience = 2s;
 /// The probe ends after this time even if whoever started it is gone.
 constexpr unsigned kLifeSeconds = 30;
 
-class Socket {
- public:
-  Socket() : fd_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {}
-
-  explicit Socket(int fd) : fd_(fd) {}
-
-  Socket(Socket&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-  Socket& operator=(Socket&&) = delete;
-
-  ~Socket() {
-    if (fd_ >= 0) close(fd_);
-  }
-
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
+OwnedFd make_socket() {
+  return OwnedFd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+}
 
 sockaddr_in address_of(const std::string& address, int port) {
   sockaddr_in out{.sin_family = AF_INET, .sin_port = htons(static_cast<uint16_t>(port))};
@@ -59,15 +43,15 @@ sockaddr_in address_of(const std::string& address, int port) {
   return out;
 }
 
-bool bind_to(const Socket& socket, const std::string& address) {
+bool bind_to(const OwnedFd& socket, const std::string& address) {
   const sockaddr_in own = address_of(address, 0);
-  return bind(socket.fd(), reinterpret_cast<const sockaddr*>(&own), sizeof own) == 0;
+  return bind(socket.get(), reinterpret_cast<const sockaddr*>(&own), sizeof own) == 0;
 }
 
-int port_of(const Socket& socket) {
+int port_of(const OwnedFd& socket) {
   sockaddr_in own{};
   socklen_t size = sizeof own;
-  getsockname(socket.fd(), reinterpret_cast<sockaddr*>(&own), &size);
+  getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &size);
   return ntohs(own.sin_port);
 }
 
@@ -79,7 +63,7 @@ std::string draw_id() {
 
 /// A connection on its way to another host.
 struct Attempt {
-  Socket socket;
+  OwnedFd socket = make_socket();
   std::string interface;
   std::string to;    ///< the id that is expected there
   std::string read;  ///< what has come
@@ -92,9 +76,9 @@ class Probe {
  public:
   Probe() : id_(draw_id()), host_(read_launch_environment().host) {
     for (const Interface& interface : list_interfaces()) {
-      Socket socket;
+      OwnedFd socket = make_socket();
       constexpr int kBacklog = 128;
-      if (!bind_to(socket, interface.address) || listen(socket.fd(), kBacklog) != 0) continue;
+      if (!bind_to(socket, interface.address) || listen(socket.get(), kBacklog) != 0) continue;
       own_.push_back({.interface = interface, .port = port_of(socket)});
       listeners_.push_back(std::move(socket));
     }
@@ -150,7 +134,7 @@ class Probe {
     // From the address of this interface, as NCCL and MPI do.
     const bool is_bound = bind_to(attempt.socket, own.address);
     const int status =
-        connect(attempt.socket.fd(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
+        connect(attempt.socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address);
     attempt.is_over = !is_bound || (status != 0 && errno != EINPROGRESS);
     attempts_.push_back(std::move(attempt));
   }
@@ -158,11 +142,11 @@ class Probe {
   /// Waits for something to happen, and answers it.
   void look(std::chrono::milliseconds patience) {
     std::vector<pollfd> events{{.fd = STDIN_FILENO, .events = POLLIN, .revents = 0}};
-    for (const Socket& listener : listeners_)
-      events.push_back({.fd = listener.fd(), .events = POLLIN, .revents = 0});
+    for (const OwnedFd& listener : listeners_)
+      events.push_back({.fd = listener.get(), .events = POLLIN, .revents = 0});
     for (const Attempt& attempt : attempts_)
       events.push_back(
-          {.fd = attempt.is_over ? -1 : attempt.socket.fd(), .events = POLLIN, .revents = 0});
+          {.fd = attempt.is_over ? -1 : attempt.socket.get(), .events = POLLIN, .revents = 0});
     if (poll(events.data(), events.size(), static_cast<int>(patience.count())) <= 0) return;
     if (events[0].revents != 0) read_lines();
     for (size_t i = 0; i < listeners_.size(); ++i) {
@@ -173,14 +157,14 @@ class Probe {
     }
   }
 
-  void answer(const Socket& listener) const {
-    const Socket peer(accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (peer.fd() >= 0) send(peer.fd(), id_.data(), id_.size(), MSG_NOSIGNAL);
+  void answer(const OwnedFd& listener) const {
+    const OwnedFd peer(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (peer.get() >= 0) send(peer.get(), id_.data(), id_.size(), MSG_NOSIGNAL);
   }
 
   static void read_id(Attempt& attempt) {
     char part[64];
-    const ssize_t count = read(attempt.socket.fd(), part, sizeof part);
+    const ssize_t count = read(attempt.socket.get(), part, sizeof part);
     if (count > 0) attempt.read.append(part, static_cast<size_t>(count));
     attempt.is_over = count <= 0 || attempt.read.size() >= attempt.to.size();
   }
@@ -211,7 +195,7 @@ class Probe {
   std::string id_;
   std::string host_;
   std::vector<ListeningInterface> own_;
-  std::vector<Socket> listeners_;  ///< of own_
+  std::vector<OwnedFd> listeners_;  ///< of own_
   std::vector<Attempt> attempts_;
   std::vector<ProbedHost> hosts_;
   std::vector<ListeningInterface> listening_;  ///< of the host whose lines are being read

@@ -19,6 +19,8 @@
 
 #include "tokamak/comm/launch_environment.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/host.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/launch/process/child.h"
 #include "tokamak/launch/process/command.h"
 #include "tokamak/launch/process/reachable.h"
@@ -144,7 +146,7 @@ class Gathering {
     for (const auto& command : commands_) command->send(text);
     is_probing_ = true;
     pump(kProbe, [&] { return num_done_ == probe_.hosts.size(); });
-    probe_.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    probe_.seconds = seconds_since(start);
     end_commands();
     return std::move(probe_);
   }
@@ -273,10 +275,8 @@ bool has_chosen_interface() {
   const char* const variables[] = {kNcclVariable, "OMPI_MCA_btl_tcp_if_include",
                                    "OMPI_MCA_btl_tcp_if_exclude", "OMPI_MCA_oob_tcp_if_include",
                                    "OMPI_MCA_oob_tcp_if_exclude"};
-  return std::any_of(std::begin(variables), std::end(variables), [](const char* variable) {
-    const char* const value = std::getenv(variable);
-    return value != nullptr && *value != '\0';
-  });
+  return std::ranges::any_of(variables,
+                             [](const char* name) { return !environment_variable(name).empty(); });
 }
 
 std::vector<std::pair<std::string, std::string>> interface_variables(const std::string& name) {

@@ -27,4 +27,7 @@ bool has_chosen_interface();
 /// Returns the variables that make NCCL, RCCL and Open MPI take this interface.
 std::vector<std::pair<std::string, std::string>> interface_variables(const std::string& name);
 
+/// `tokamak launch-probe`, started by probe_network(). It speaks lines of ProbeLine.
+int run_launch_probe();
+
 }  // namespace tokamak::launch

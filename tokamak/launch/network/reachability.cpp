@@ -66,7 +66,7 @@ std::vector<std::string> names_of(const NetworkProbe& probe) {
   for (const ProbedHost& host : probe.hosts) {
     for (const ListeningInterface& listening : host.interfaces) {
       const std::string& name = listening.interface.name;
-      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
+      if (std::ranges::find(names, name) == names.end()) names.push_back(name);
     }
   }
   return names;
@@ -150,7 +150,7 @@ std::optional<ProbeLine> parse_probe_line(std::string_view text) {
   std::string mark;
   std::string kind;
   words >> mark >> kind;
-  const auto* const at = std::find(kKinds.begin(), kKinds.end(), kind);
+  const auto* const at = std::ranges::find(kKinds, kind);
   if (mark != kProbeMark || at == kKinds.end()) return std::nullopt;
   ProbeLine line{.kind = static_cast<ProbeLine::Kind>(at - kKinds.begin())};
   auto& [interface, port] = line.listening;

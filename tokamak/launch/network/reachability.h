@@ -22,7 +22,7 @@ struct ProbedHost {
   std::vector<ListeningInterface> interfaces;
 };
 
-/// Whether a connection from the interface of a host to that of the same name of another worked.
+/// Whether a host's interface could connect to the one of the same name on another host.
 struct ProbedLink {
   std::string interface;
   size_t from = 0;  ///< index of the host

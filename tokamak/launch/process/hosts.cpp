@@ -49,7 +49,7 @@ Hosts::Hosts(std::string_view text, const std::string& name) {
 
 std::optional<std::vector<std::string>> Hosts::choose(int64_t num_ranks) const {
   const bool is_counted =
-      std::all_of(hosts_.begin(), hosts_.end(), [](const Host& host) { return host.slots; });
+      std::ranges::all_of(hosts_, [](const Host& host) { return host.slots.has_value(); });
   std::vector<std::string> lines;
   int64_t slots = 0;
   for (const Host& host : hosts_) {

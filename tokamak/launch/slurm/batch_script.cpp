@@ -24,8 +24,8 @@ fi
 
 /// Adds or replaces a setting.
 void set(std::vector<SiteSetting>& settings, SiteSetting setting) {
-  const auto at = std::find_if(settings.begin(), settings.end(),
-                               [&](const SiteSetting& s) { return s.name == setting.name; });
+  const auto at =
+      std::ranges::find_if(settings, [&](const SiteSetting& s) { return s.name == setting.name; });
   if (at == settings.end()) {
     settings.push_back(std::move(setting));
   } else {
@@ -119,8 +119,8 @@ std::string broadcast(const Site& site) {
 }
 
 bool has_any(const std::vector<SiteSetting>& options, std::initializer_list<const char*> names) {
-  return std::any_of(options.begin(), options.end(), [&](const SiteSetting& option) {
-    return std::find(names.begin(), names.end(), option.name) != names.end();
+  return std::ranges::any_of(options, [&](const SiteSetting& option) {
+    return std::ranges::find(names, option.name) != names.end();
   });
 }
 
@@ -142,7 +142,7 @@ std::vector<SiteSetting> srun_options(const BatchJob& job) {
        .why = "srun does not take it from sbatch"},
       {.name = "cpu-bind",
        .value = "cores",
-       .why = "each rank has cores of its own, and the memory beside them"},
+       .why = "each rank has cores of its own, and the memory next to them"},
       {.name = "kill-on-bad-exit", .value = "1", .why = "a rank that fails ends all"}};
   for (const SiteSetting& setting : job.site.srun) set(options, setting);
   return options;
@@ -242,9 +242,8 @@ fi
 
 std::string end_part(const BatchJob& job) {
   const auto options = sbatch_options(job);
-  const auto exclude = std::find_if(options.begin(), options.end(), [](const SiteSetting& option) {
-    return option.name == "exclude";
-  });
+  const auto exclude = std::ranges::find_if(
+      options, [](const SiteSetting& option) { return option.name == "exclude"; });
   return fmt::format(R"sh(
 leave_out=
 [ ! -e "$logs/settings" ] || . "$logs/settings"
@@ -287,7 +286,7 @@ void require_slurm_time(const std::string& time) {
     if (!is_digit || shape.empty() || shape.back() != '0') shape += is_digit ? '0' : c;
   }
   const auto shapes = {"0", "0:0", "0:0:0", "0-0", "0-0:0", "0-0:0:0"};
-  TOK_REQUIRE(std::find(shapes.begin(), shapes.end(), shape) != shapes.end(),
+  TOK_REQUIRE(std::ranges::find(shapes, shape) != shapes.end(),
               "--time {}: wanted minutes, H:M:S, D-H, D-H:M or D-H:M:S", time);
 }
 

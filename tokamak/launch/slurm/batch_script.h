@@ -36,7 +36,7 @@ struct BatchJob {
 /// D-H:M:S.
 void require_slurm_time(const std::string& time);
 
-/// Returns the script. Options of `job.sbatch` replace those of the same name, of the site too.
+/// Returns the script. Options of `job.sbatch` override the site's and the defaults.
 std::string to_script(const BatchJob& job);
 
 }  // namespace tokamak::launch

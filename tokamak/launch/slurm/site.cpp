@@ -23,10 +23,9 @@ constexpr const char* kKeys[] = {"about",         "job.ranks_per_node", "job.cpu
 constexpr const char* kSections[] = {"sbatch", "srun", "mpirun", "environment"};
 
 [[noreturn]] void refuse_key(const SiteSetting& setting, const std::string& origin) {
-  const auto* nearest =
-      std::min_element(std::begin(kKeys), std::end(kKeys), [&](const char* a, const char* b) {
-        return name_distance(setting.name, a) < name_distance(setting.name, b);
-      });
+  const auto* nearest = std::ranges::min_element(kKeys, [&](const char* a, const char* b) {
+    return name_distance(setting.name, a) < name_distance(setting.name, b);
+  });
   fail(
       "{}: {}: no such key of a site; the nearest is {}, and [sbatch], [srun], [mpirun] and "
       "[environment] take any name",
@@ -76,8 +75,7 @@ void add_setting(Site& site, SiteSetting setting, const std::string& origin) {
   } else {
     const size_t dot = setting.name.find('.');
     const std::string section = setting.name.substr(0, dot);
-    const bool is_open =
-        std::find(std::begin(kSections), std::end(kSections), section) != std::end(kSections);
+    const bool is_open = std::ranges::find(kSections, section) != std::end(kSections);
     if (!is_open || dot == std::string::npos) refuse_key(setting, origin);
     setting.name = setting.name.substr(dot + 1);
     TOK_REQUIRE(is_name(setting.name), "{}: {}.{}: wanted a name of letters, digits, - and _",
@@ -95,8 +93,8 @@ void add_setting(Site& site, SiteSetting setting, const std::string& origin) {
 Site parse_site(std::string_view text, const std::string& name) {
   Site site{.name = std::filesystem::path(name).stem()};
   std::vector<Entry> entries = read_toml(text, name).entries;
-  std::stable_sort(entries.begin(), entries.end(),
-                   [](const Entry& a, const Entry& b) { return a.order < b.order; });
+  std::ranges::stable_sort(entries,
+                           [](const Entry& a, const Entry& b) { return a.order < b.order; });
   std::vector<std::pair<SiteSetting, std::string>> settings;
   for (const Entry& entry : entries) {
     if (entry.name == "about") {
@@ -108,16 +106,14 @@ Site parse_site(std::string_view text, const std::string& name) {
     if (field != "value" && field != "why") {
       const SiteSetting setting{.name = entry.name};
       const std::string section = entry.name.substr(0, entry.name.find('.'));
-      const bool is_known =
-          std::find(std::begin(kKeys), std::end(kKeys), entry.name) != std::end(kKeys) ||
-          (dot != std::string::npos &&
-           std::find(std::begin(kSections), std::end(kSections), section) != std::end(kSections));
+      const bool is_known = std::ranges::find(kKeys, entry.name) != std::end(kKeys) ||
+                            (dot != std::string::npos &&
+                             std::ranges::find(kSections, section) != std::end(kSections));
       if (!is_known) refuse_key(setting, entry.origin);
       fail("{}: {}: wanted {{ value = ..., why = \"...\" }}", entry.origin, printable(entry.name));
     }
     const std::string key = entry.name.substr(0, dot);
-    auto at = std::find_if(settings.begin(), settings.end(),
-                           [&](const auto& s) { return s.first.name == key; });
+    auto at = std::ranges::find_if(settings, [&](const auto& s) { return s.first.name == key; });
     if (at == settings.end()) {
       settings.push_back({{.name = key}, entry.origin});
       at = settings.end() - 1;

@@ -53,7 +53,7 @@ class Tail {
 bool is_over(const std::string& state) {
   const auto over = {"COMPLETED", "FAILED",    "CANCELLED",     "TIMEOUT",
                      "DEADLINE",  "BOOT_FAIL", "OUT_OF_MEMORY", "PREEMPTED"};
-  return std::find(over.begin(), over.end(), state) != over.end();
+  return std::ranges::find(over, state) != over.end();
 }
 
 // A controller that is away has other words.
@@ -90,7 +90,7 @@ std::string submit(const BatchJob& job) {
   const CommandResult result = run_command({"sbatch", "--parsable"}, draft);
   const std::string id = job_id_in(result.out);
   std::string text = result.out + "\n" + result.err;
-  std::replace(text.begin(), text.end(), '\n', ' ');
+  std::ranges::replace(text, '\n', ' ');
   text = trimmed(text);
   if (result.exit_code != 0) {
     fs::remove(draft);

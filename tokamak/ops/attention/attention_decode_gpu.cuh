@@ -25,7 +25,7 @@ struct DecodeParts {
 namespace detail {
 
 // The kE elements from x + d on, 0 from D on; kWhole says that all lie below D. A load without a
-// condition can be under way beside others.
+// condition can be in flight with others.
 template <int kE, bool kWhole, class T>
 __device__ inline Pack<T, kE* static_cast<int>(sizeof(T))> load_part(const T* x, int d, int64_t D) {
   using Part = Pack<T, kE* static_cast<int>(sizeof(T))>;

@@ -13,7 +13,7 @@ Types CacheAppend::infer(std::span<const TensorType> in) const {
               cache[1]);
   const Dims& position = in[2].dims;
   TOK_REQUIRE(in[2].dtype == DType::kI32 && (position == Dims{1} || position == Dims{cache[0]}),
-              "{}: position wants int32[1] or one for each sample, got {}", kName,
+              "{}: wanted a position of int32[1] or one per sample, got {}", kName,
               to_string(in[2]));
   return {in[0]};
 }

@@ -4,7 +4,7 @@
 
 #include "tokamak/graph/passes.h"
 #include "tokamak/ops/comm/collective.h"
-#include "tokamak/ops/op_case.h"
+#include "tokamak/ops/test_op_case.h"
 
 namespace tokamak {
 namespace {

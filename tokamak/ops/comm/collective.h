@@ -1,4 +1,4 @@
-// Communication among the ranks of a group. These ops have no kernel: exec/communication.h runs
+// Communication among the ranks of a group. These ops have no kernel: exec/bound_plan.h runs
 // them through a Communicator. n is the group's size.
 #pragma once
 

@@ -5,9 +5,9 @@
 
 #include <gtest/gtest.h>
 
-#include "tokamak/comm/thread_world.h"
+#include "tokamak/comm/test_world.h"
 #include "tokamak/graph/passes.h"
-#include "tokamak/ops/op_runner.h"
+#include "tokamak/ops/test_op_runner.h"
 
 namespace tokamak {
 namespace {

@@ -16,7 +16,8 @@ Types Dropout::infer(std::span<const TensorType> in) const {
                 "[batch, sequence]",
                 to_string(in[0]), to_string(in[2]));
     TOK_REQUIRE(first_column >= 0 && (columns == 0 || first_column + x[2] <= columns),
-                "dropout: no columns {} to {} of {}", first_column, first_column + x[2], columns);
+                "dropout: columns {} to {} are outside the {}", first_column, first_column + x[2],
+                columns);
   }
   return {in[0]};
 }

@@ -4,7 +4,7 @@
 #include "tokamak/ops/elementwise/gelu.h"
 #include "tokamak/ops/elementwise/swiglu.h"
 #include "tokamak/ops/norm/norm.h"
-#include "tokamak/ops/op_case.h"
+#include "tokamak/ops/test_op_case.h"
 
 namespace tokamak {
 namespace {

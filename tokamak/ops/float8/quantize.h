@@ -20,7 +20,7 @@ constexpr int64_t padded_tokens(int64_t rows, ScaleGrid grid = ScaleGrid::kTenso
 /// Returns what a price asks of scales that lie so.
 Cost::Scales cost_scales(ScaleGrid grid);
 
-/// Yields the greatest magnitude under each scale of `grid` (not kMx), in fp32. The result is exact
+/// Finds the greatest magnitude under each scale of `grid` (not kMx), in fp32. The result is exact
 /// in any order, and NaN counts as greatest. An optional second input holds maxima of other values
 /// under the same scales. With `is_gated` (kTensor only) the last input is a row of a table of
 /// delayed scales (amax_history.h): where it has a scale x is not read and counts as zeros. Source:

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "tokamak/ops/op_case.h"
+#include "tokamak/ops/test_op_case.h"
 
 namespace tokamak {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "tokamak/ops/float8/fused_float8.h"
-#include "tokamak/ops/op_case.h"
+#include "tokamak/ops/test_op_case.h"
 
 namespace tokamak::testing {
 

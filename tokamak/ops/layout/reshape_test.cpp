@@ -1,6 +1,6 @@
 #include "tokamak/ops/layout/reshape.h"
 
-#include "tokamak/ops/op_case.h"
+#include "tokamak/ops/test_op_case.h"
 
 namespace tokamak {
 

@@ -189,7 +189,7 @@ Types LinearGradWeight::infer(std::span<const TensorType> in) const {
               "linear_grad_weight: tokens differ: x is {}, dy is {}", to_string(in[0].dims),
               to_string(in[1].dims));
   TOK_REQUIRE(begin >= 0 && rows >= 0 && begin + rows <= in[1].dims.back(),
-              "linear_grad_weight: {} of {}", describe(), in[1].dims.back());
+              "linear_grad_weight: {} exceeds {} rows", describe(), in[1].dims.back());
   return {{.dtype = gradient_dtype(in[0].dtype), .dims = {num_rows(in[1]), in[0].dims.back()}}};
 }
 

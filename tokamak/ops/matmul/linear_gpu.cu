@@ -194,7 +194,7 @@ Kernel few_rows(int64_t O, int64_t I, bool has_bias, bool waits) {
           kThreads, as_stream(args.stream), O, static_cast<int>(I), args.in[0].as<T>(),
           args.in[1].as<T>(), has_bias ? args.in[2].as<T>() : nullptr, args.out[0].as<T>());
     };
-    // As many warps share a row as have all of it under way at once.
+    // Enough warps share a row to have all of it in flight at once.
     const int64_t turns = I / (32 * Pack<T>::kSize);
     if (turns >= 16) {
       launch.template operator()<8>();

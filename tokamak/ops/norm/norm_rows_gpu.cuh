@@ -122,7 +122,7 @@ struct LayerRow {
 
  private:
   // Sums are over v = x - the row's first element: whatever the mean, the sum of v^2 is at most
-  // D + 1 times that of (x - mean)^2, which follows from it with all digits that bf16 has.
+  // D + 1 times that of (x - mean)^2, which follows from it to full bf16 precision.
   template <int P>
   static __device__ Statistics in_one_pass(const Held<P, T>& held, A eps) {
     A sums[2] = {A{0}, A{0}};

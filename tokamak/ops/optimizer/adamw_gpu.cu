@@ -87,7 +87,7 @@ struct PlacedRange : BlockRange {
   }
 };
 
-// Stores K elements; of a copy of fewer bytes than an access by one 8-byte word.
+// Stores K elements; those of a narrow copy as one 8-byte word.
 template <int K, class C>
 __device__ void store_copy(C* copy, const C (&rounded)[K]) {
   if constexpr (sizeof(rounded) == sizeof(uint2)) {

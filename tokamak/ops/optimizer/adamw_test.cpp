@@ -5,8 +5,8 @@
 
 #include <gtest/gtest.h>
 
-#include "tokamak/ops/op_case.h"
-#include "tokamak/ops/op_runner.h"
+#include "tokamak/ops/test_op_case.h"
+#include "tokamak/ops/test_op_runner.h"
 
 namespace tokamak {
 namespace {

@@ -18,7 +18,7 @@ namespace tokamak {
 /// rows and `column_multiple` is given, zero rows after w pad their columns to a multiple of it.
 struct LmHeadLoss {
   static constexpr std::string_view kName = "lm_head_loss";
-  int64_t chunk_rows = 0;  ///< tokens per chunk; 0: as many as chunk_bytes of logits hold
+  int64_t chunk_rows = 0;  ///< tokens per chunk; 0: those that chunk_bytes of logits hold
   int64_t chunk_bytes = int64_t{32} << 20U;
   int32_t ignore_index = -100;
   int64_t column_multiple = 1;

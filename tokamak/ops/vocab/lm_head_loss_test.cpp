@@ -6,8 +6,8 @@
 
 #include "tokamak/graph/passes.h"
 #include "tokamak/ops/matmul/linear.h"
-#include "tokamak/ops/op_case.h"
-#include "tokamak/ops/op_runner.h"
+#include "tokamak/ops/test_op_case.h"
+#include "tokamak/ops/test_op_runner.h"
 
 namespace tokamak {
 namespace {

@@ -35,7 +35,7 @@ struct BucketTensor {
   std::vector<int> stages;  ///< stages on this bucket's rank that use it
 };
 
-/// What the tensors of a bucket have in common beside their module: a module has a bucket for each
+/// What the tensors of a bucket have in common besides their module: a module has a bucket for each
 /// class of its tensors.
 struct BucketClass {
   AxisSet owners = kShardAxes;    ///< the ranks along these axes own a slice each

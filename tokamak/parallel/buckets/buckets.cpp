@@ -118,7 +118,7 @@ bool Buckets::keeps_copy(const Bucket& bucket) const {
 Value Buckets::weight(Graph& g, StateId global, int stage) {
   const auto [b, t] = layout_.where.at({global.index, stage});
   const size_t next = gather_module(g, b);
-  // Gather one module ahead, so that its gather runs beside this one's blocks.
+  // Gather one module ahead, so that its gather overlaps this one's blocks.
   if (next < layout_.buckets.size() && layout_.buckets[next].stage == stage) gather_module(g, next);
   return layout_.buckets[b].weights[t];
 }

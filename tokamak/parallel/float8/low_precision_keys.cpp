@@ -28,7 +28,7 @@ std::string matching_filter(const Strings& filters, const std::string& name) {
 }
 
 Float8Filter filter_of(const Strings& filters, const Float8Recipe& recipe) {
-  const bool is_auto = std::find(filters.begin(), filters.end(), kAutoFilter) != filters.end();
+  const bool is_auto = std::ranges::find(filters, kAutoFilter) != filters.end();
   return [=](const std::string& name, const Dims& dims) -> std::string {
     if (const std::string filter = matching_filter(filters, name); !filter.empty())
       return fmt::format("{}.filter_fqns has \"{}\"", recipe.section(), filter);
@@ -42,7 +42,7 @@ Float8Filter filter_of(const Strings& filters, const Float8Recipe& recipe) {
 // Sets what the recipe leaves for the run to choose.
 void choose_matmuls(const Float8LinearConfig& f, Float8Recipe& recipe) {
   const auto is_fast = [&](std::string_view matmul) {
-    return std::find(f.fast_accum.begin(), f.fast_accum.end(), matmul) != f.fast_accum.end();
+    return std::ranges::find(f.fast_accum, matmul) != f.fast_accum.end();
   };
   const bool is_default = f.fast_accum == Float8LinearConfig().fast_accum;
   TOK_REQUIRE(is_default || recipe.fast_y,
@@ -66,9 +66,9 @@ LowPrecisionChoice mx_of(const Config& c) {
               "model.converters: quantize.linear.float8 and quantize.linear.mx convert the same "
               "layers; name one of them");
   const MxLinearConfig& mx = c.quantize.linear.mx;
-  TOK_REQUIRE(
-      std::find(mx.filter_fqns.begin(), mx.filter_fqns.end(), kAutoFilter) == mx.filter_fqns.end(),
-      "quantize.linear.mx.filter_fqns: {} knows no sizes for mxfp8; name the layers", kAutoFilter);
+  TOK_REQUIRE(std::ranges::find(mx.filter_fqns, kAutoFilter) == mx.filter_fqns.end(),
+              "quantize.linear.mx.filter_fqns: {} knows no sizes for mxfp8; name the layers",
+              kAutoFilter);
   auto recipe = find_float8_recipe(mx.recipe_name == "mxfp8" ? "mxfp8_cublas" : mx.recipe_name);
   TOK_REQUIRE(recipe && recipe->is_mx(),
               "quantize.linear.mx.recipe_name = {}: there is no such recipe", mx.recipe_name);
@@ -116,8 +116,7 @@ std::optional<LowPrecisionChoice> float8_of(const Config& c) {
               "quantize.linear.float8.enable_fsdp_float8_all_gather: recipe {} quantizes rows and "
               "columns, which are gathered in the compute dtype; leave it out",
               name);
-  const bool is_auto =
-      std::find(f.filter_fqns.begin(), f.filter_fqns.end(), kAutoFilter) != f.filter_fqns.end();
+  const bool is_auto = std::ranges::find(f.filter_fqns, kAutoFilter) != f.filter_fqns.end();
   TOK_REQUIRE(!is_auto || is_tensorwise || name == "rowwise",
               "quantize.linear.float8.filter_fqns: auto_filter_small_kn knows no sizes for recipe "
               "{}; name the layers",

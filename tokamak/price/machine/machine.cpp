@@ -65,13 +65,6 @@ std::vector<std::string> machine_part_names() {
   return names;
 }
 
-std::vector<std::string> software_part_names() {
-  std::vector<std::string> names;
-  add_stems(software_files(), names);
-  std::sort(names.begin(), names.end());
-  return names;
-}
-
 std::optional<std::string_view> built_in_machine_file(std::string_view name) {
   const std::string lower = lower_case(name);  // as files are called; people write H100
   for (const auto files :

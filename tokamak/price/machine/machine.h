@@ -176,7 +176,7 @@ struct Software {
   /// where the plan runs one after the other.
   double tensor_parallel_overlap = 0.0;
   /// 1 = plans cover tensor-parallel collectives of the backward with weight gradients, and gather
-  /// by copy engines where a group is of one host; 0 = plans of published runs do not.
+  /// by copy engines where a group has one host; 0 = plans of published runs do not.
   int covers_collectives = 1;
   int merges_matmuls = 1;   ///< 1 = q, k and v are one matmul, and so are gate and up
   int keeps_copies = 1;     ///< 1 = updates write compute copies of weights; 0 = a pass casts them
@@ -229,9 +229,6 @@ std::vector<std::string> machine_names();
 
 /// Returns the names of built-in parts, devices and fabrics, sorted.
 std::vector<std::string> machine_part_names();
-
-/// Returns the names of those parts that are software, sorted.
-std::vector<std::string> software_part_names();
 
 /// Loads built-in names and TOML files (names with a '/' or that end in .toml) joined by '+'. Each
 /// adds to those before it and overrides them; joined machines have a joined name. Throws Error in

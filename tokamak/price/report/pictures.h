@@ -23,7 +23,7 @@ struct Block {
   double end_s = 0.0;
 };
 
-/// A rank's streams: compute above, and below it communication beside compute.
+/// A rank's streams: compute above, and below it communication during compute.
 struct TimelineRow {
   std::string name;
   std::vector<Block> compute;
@@ -63,7 +63,7 @@ struct PublishedPoint {
 struct SweepPicture {
   std::string key;
   std::vector<std::string> values;
-  std::vector<SweepCurve> curves;         ///< each with as many points as there are values
+  std::vector<SweepCurve> curves;         ///< each with a point for each value
   std::vector<PublishedPoint> published;  ///< only of a sweep of GPUs
 };
 

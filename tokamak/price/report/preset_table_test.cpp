@@ -8,7 +8,7 @@
 namespace tokamak {
 namespace {
 
-// Half a second a step on as many devices as the preset has.
+// Half a second a step on the preset's number of devices.
 PresetTable table_of(const std::string& name, bool is_proxy) {
   const Preset& preset = find_preset(name);
   const Config config = load_preset(preset).config;
@@ -63,7 +63,8 @@ TEST(PresetTable, HasWhatWasPublishedPricedAndMeasured) {
   EXPECT_EQ(measured.median_step_s, 0.6);
   EXPECT_NEAR(*measured.tokens_per_s, 8192.0 * 126.0 / 0.5, 1e-3);
   EXPECT_NEAR(*measured.days, 1e12 / *measured.tokens_per_s / 86400.0, 1e-9);
-  // The preset's model on as many devices is counted as the source counts, a proxy by its own.
+  // The preset's model on its number of devices is counted as the source counts, a proxy by its
+  // own.
   EXPECT_NEAR(*measured.mfu / *priced.mfu, *priced.last_step_s / 0.5, 1e-9);
   const PresetColumn own = table_of("nemo-405b-32-bf16", true).columns[2];
   EXPECT_LT(*own.mfu, *measured.mfu);

@@ -64,7 +64,7 @@ void SegmentPrices::add_power(int segment, double runs, PowerUse& use) {
 }
 
 bool SegmentPrices::is_by_copy_engine(const Task& task) const {
-  return plan_.carrier_of(task) == Carrier::kCopyEngines;
+  return plan_.transport_of(task) == Transport::kCopyEngines;
 }
 
 double SegmentPrices::task_seconds(const SegmentRun& run, size_t t) {

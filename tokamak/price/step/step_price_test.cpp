@@ -114,7 +114,7 @@ TEST(StepPrice, MeetsTheBubblesOfClosedForms) {
     // (m + p - 1)(F + B).
     EXPECT_NEAR(price_schedule(make_schedule("1F1B", p, 1, m), {1, 1, 1}).seconds,
                 3.0 * (m + p - 1), 1e-9);
-    // (p - 1)(F + I - W) beside the work.
+    // (p - 1)(F + I - W) on top of the work.
     EXPECT_NEAR(price_schedule(make_schedule("InterleavedZeroBubble", p, 1, m), {4, 4, 3}).seconds,
                 11.0 * m + 5.0 * (p - 1), 1e-9)
         << p;
@@ -214,16 +214,16 @@ TEST(SegmentPrices, ReadByWhatThePlanGathers) {
   const CommGroup pair = plan.groups.add({.name = "pair", .ranks = {0, 1}}, 0);
   plan.segments = {
       {.name = "work", .tasks = {copy_of(3), communication(AllGather{.group = pair}, 64, 128, 1)}}};
-  const auto copy_s = [&](const std::vector<Carrier>& carriers) {
-    plan.carriers = carriers;
+  const auto copy_s = [&](const std::vector<Transport>& transports) {
+    plan.transports = transports;
     const PriceOptions options;
     SegmentPrices prices(plan, machine, options);
     return prices.price({}).end_s[0];
   };
   EXPECT_NEAR(copy_s({}), 3.0 * 1.5, 1e-12);
-  EXPECT_NEAR(copy_s({Carrier::kKernels}), 3.0 * 1.5, 1e-12);
-  EXPECT_NEAR(copy_s({Carrier::kCopyEngines}), 3.0 * 1.25, 1e-12);
-  EXPECT_NEAR(copy_s({Carrier::kCopyEnginesIfAlike}), 3.0 * 1.5, 1e-12);
+  EXPECT_NEAR(copy_s({Transport::kKernels}), 3.0 * 1.5, 1e-12);
+  EXPECT_NEAR(copy_s({Transport::kCopyEngines}), 3.0 * 1.25, 1e-12);
+  EXPECT_NEAR(copy_s({Transport::kCopyEnginesIfAlike}), 3.0 * 1.5, 1e-12);
 }
 
 TEST(StepPrice, SpansFillTheStepInOrder) {

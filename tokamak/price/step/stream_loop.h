@@ -57,7 +57,7 @@ struct RankTimes {
   /// Seconds without whole items: compute by its category, else communication that has met.
   EnumArray<Category, double, kNumCategories> by_category{};
   double whole_items_s = 0.0;
-  double hidden_comm_s = 0.0;  ///< beside compute or whole items
+  double hidden_comm_s = 0.0;  ///< during compute or whole items
 };
 
 Slowdown slowdown_of(const Software& software);

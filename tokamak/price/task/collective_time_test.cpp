@@ -376,7 +376,7 @@ TEST(Layout, DoesNotDependOnTheOrderOfRanks) {
             layout_of(std::vector<int>{0, 1, 2, 3, 8, 9}, m));
 }
 
-// As the software runs them, of its gradients as many bytes as it sums.
+// As the software runs them, with gradients in the dtype that it sums.
 TEST(Communication, TakesItsLaunchItsCallAndItsWidth) {
   Machine m = load_machine("h100");
   m.device.launch_s = 3e-6;

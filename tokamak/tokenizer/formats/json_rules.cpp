@@ -118,9 +118,8 @@ std::string_view prepend_scheme(const JsonNode& node) {
 }
 
 bool has_metaspace(std::span<const WordRule> rules) {
-  return std::any_of(rules.begin(), rules.end(), [](const WordRule& rule) {
-    return std::holds_alternative<MetaspaceRule>(rule);
-  });
+  return std::ranges::any_of(
+      rules, [](const WordRule& rule) { return std::holds_alternative<MetaspaceRule>(rule); });
 }
 
 WordRule read_metaspace(const JsonNode& node) {

@@ -96,7 +96,7 @@ std::vector<uint32_t> ranks_of(const ModelProto& model) {
   std::vector<float> scores;
   for (const auto& piece : model.pieces()) scores.push_back(piece.score());
   std::vector<float> order = scores;
-  std::sort(order.begin(), order.end(), std::greater<>());
+  std::ranges::sort(order, std::greater<>());
   order.erase(std::unique(order.begin(), order.end()), order.end());
   std::vector<uint32_t> ranks;
   for (const float score : scores) {

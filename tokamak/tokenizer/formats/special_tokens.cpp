@@ -42,7 +42,7 @@ AddedToken read_token(const Json& value, bool special, const std::string& what) 
   return token;
 }
 
-// Tokens of added_tokens_decoder are in the order of their ids, which say nothing else.
+// Tokens of added_tokens_decoder are in the order of their ids; the ids have no other meaning.
 std::map<int64_t, AddedToken> described_tokens(const Json& config, const std::string& what) {
   std::map<int64_t, AddedToken> tokens;
   const Json decoder = config.value("added_tokens_decoder", Json::object());
@@ -64,9 +64,8 @@ void add_listed_tokens(std::string_view text, std::string_view name,
   const Json file = parse_side_file(text, what);
   for (const auto& [content, id] : file.items()) {
     TOK_REQUIRE(id.is_number_integer(), "{}: \"{}\": wanted an id", what, printable(content));
-    const bool special = std::any_of(named.begin(), named.end(), [&c = content](const auto& token) {
-      return token.content == c;
-    });
+    const bool special = std::ranges::any_of(
+        named, [&c = content](const auto& token) { return token.content == c; });
     tokens[id.get<int64_t>()] = {.content = content, .normalized = !special, .special = special};
   }
 }

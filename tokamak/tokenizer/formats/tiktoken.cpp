@@ -1,7 +1,7 @@
 #include <array>
-#include <charconv>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/value.h"
 #include "tokamak/tokenizer/bpe_tokenizer.h"
 #include "tokamak/tokenizer/digest.h"
 #include "tokamak/tokenizer/formats/ranks.h"
@@ -80,15 +80,12 @@ void read_ranks(std::string_view text, std::string_view name, Vocabulary& vocabu
     TOK_REQUIRE(space <= kMaxTokenBytes * 4 / 3 + 4 && from_base64(line.substr(0, space), bytes),
                 "{}: line {}: wanted a token of at most {} bytes in base64, a space and its rank",
                 name, number, kMaxTokenBytes);
-    const std::string_view digits = line.substr(std::min(space + 1, line.size()));
-    int32_t rank = -1;
-    const auto parsed = std::from_chars(digits.data(), digits.data() + digits.size(), rank);
-    TOK_REQUIRE(parsed.ec == std::errc() && parsed.ptr == digits.data() + digits.size() &&
-                    rank >= 0 && rank <= vocabulary.max_id() - kNumSpecialTokens,
+    const auto rank = parse_number<int32_t>(line.substr(std::min(space + 1, line.size())));
+    TOK_REQUIRE(rank && *rank >= 0 && *rank <= vocabulary.max_id() - kNumSpecialTokens,
                 "{}: line {}: wanted a rank from 0 to {}", name, number,
                 vocabulary.max_id() - kNumSpecialTokens);
-    TOK_REQUIRE(vocabulary.add(bytes, rank), "{}: line {}: the token or its rank {} is repeated",
-                name, number, rank);
+    TOK_REQUIRE(vocabulary.add(bytes, *rank), "{}: line {}: the token or its rank {} is repeated",
+                name, number, *rank);
   });
 }
 
@@ -136,7 +133,7 @@ std::unique_ptr<Tokenizer> parse_tiktoken(std::string_view text, std::string_vie
   for (const std::string& token : llama3_special_tokens()) {
     const int32_t id = num_ranks + static_cast<int32_t>(definition.added_tokens.size());
     TOK_REQUIRE(bpe.vocabulary.add_hidden(token, id),
-                "{}: the rank {} is taken: wanted ranks without holes", name, id);
+                "{}: rank {} is used twice: wanted ranks without gaps", name, id);
     definition.added_tokens.push_back({.content = token, .id = id, .special = true});
   }
   definition.rules.emplace_back(KnownRule{.max_digits = kLlama3Digits});

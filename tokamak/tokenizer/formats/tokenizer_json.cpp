@@ -210,9 +210,9 @@ std::string add_named_tokens(const SpecialTokens& named, size_t model_tokens, st
     if (added.id < 0) {
       added.id = next++;
       TOK_REQUIRE(names.add_outside_model(token.content, added.id),
-                  "{}: the id {}, which \"{}\" of tokenizer_config.json gets as the next one, is "
-                  "taken: add the token to added_tokens",
-                  name, added.id, shown(token.content));
+                  "{}: \"{}\" of tokenizer_config.json would get the next id, {}, which is in use: "
+                  "add the token to added_tokens",
+                  name, shown(token.content), added.id);
     }
     changes += fmt::format("{} {} {:d}{:d}{:d}{:d} ", added.id, added.content, added.single_word,
                            added.lstrip, added.rstrip, added.normalized);

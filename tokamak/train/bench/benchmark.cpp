@@ -56,9 +56,7 @@ StepBenchmark benchmark_step(const PlannedRun& run, int64_t warmup, int64_t step
                        .peak_bytes = run.plan().peak_bytes()};
   const auto step = [&] {
     const auto start = Clock::now();
-    const auto since_start = [&] {
-      return std::chrono::duration<double>(Clock::now() - start).count();
-    };
+    const auto since_start = [&] { return seconds_since(start); };
     auto& [plan, executor, unused] = choices.choose();
     for (const ScheduleItem& item : plan.schedule(1)) executor.run(item);
     result.host_s.push_back(since_start());

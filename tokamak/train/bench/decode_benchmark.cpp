@@ -3,17 +3,19 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "tokamak/checkpoint/transform.h"
 #include "tokamak/core/random.h"
+#include "tokamak/core/timing.h"
 #include "tokamak/models/model.h"
 #include "tokamak/train/generator.h"
 
 namespace tokamak {
 namespace {
 
-// Random numbers that are repeated: as many as a cache holds none of.
+// Random numbers that are repeated: more than any cache holds.
 constexpr int64_t kBlock = int64_t{1} << 22U;
 
 std::vector<std::byte> random_block(DType dtype) {
@@ -87,8 +89,7 @@ DecodeBenchmark benchmark_decode(const ModelSpec& model, DType dtype, int64_t le
     return true;
   };
   generator.generate(prompts, {}, {.token = on_token});
-  std::nth_element(seconds.begin(), seconds.begin() + seconds.size() / 2, seconds.end());
-  return {.seconds = seconds[seconds.size() / 2],
+  return {.seconds = median(std::move(seconds)),
           .prompt_seconds = prompt_seconds,
           .bytes = generator.bytes_per_step(length + tokens / 2)};
 }

@@ -4,7 +4,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/core/host_name.h"
+#include "tokamak/core/host.h"
 #include "tokamak/core/json.h"
 
 namespace tokamak {

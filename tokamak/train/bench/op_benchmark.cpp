@@ -118,7 +118,7 @@ std::vector<OpTime> median_rows(std::span<const TaskSpan> spans, const DeviceRat
 std::vector<OpTime> benchmark_scene(const OpScene& scene, const Dims& dims, DType dtype,
                                     Backend& backend, const DeviceRates& rates, double budget_s) {
   TOK_REQUIRE(dims.size() == scene.small[0].size() &&
-                  std::all_of(dims.begin(), dims.end(), [](int64_t d) { return d > 0; }),
+                  std::ranges::all_of(dims, [](int64_t d) { return d > 0; }),
               "{}: wanted sizes {}, got {}", scene.name, scene.sizes, to_string(dims));
   const int64_t sets =
       std::clamp<int64_t>(bytes_wanted(backend) / bytes_of_one(scene, dims, dtype), 1, kMaxSets);
@@ -142,7 +142,7 @@ std::vector<OpTime> benchmark_scene(const OpScene& scene, const Dims& dims, DTyp
   const auto start = Clock::now();
   run();
   executor.settle();
-  const double once_s = std::chrono::duration<double>(Clock::now() - start).count();
+  const double once_s = seconds_since(start);
   const auto runs =
       std::clamp<int64_t>(static_cast<int64_t>(budget_s / once_s), kMinRuns, kMaxRuns);
   std::vector<TaskSpan> spans;

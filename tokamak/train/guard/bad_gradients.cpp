@@ -30,8 +30,7 @@ bool is_finite(const StateAccess& access, StateId state, int64_t first, int64_t 
     values.resize(static_cast<size_t>(n));
     access.read_at(state, at * width, bytes);
     convert_elements(DType::kF32, std::as_writable_bytes(std::span(values)), dtype, bytes);
-    if (!std::all_of(values.begin(), values.end(), [](float v) { return std::isfinite(v); }))
-      return false;
+    if (!std::ranges::all_of(values, [](float v) { return std::isfinite(v); })) return false;
   }
   return true;
 }

@@ -110,9 +110,8 @@ std::string ReplicaCheck::report(const Part& part, const std::vector<std::string
   for (const int rank : part.ranks)
     by_hash[get<uint64_t>(hashes[static_cast<size_t>(rank)], index)].push_back(rank);
   if (by_hash.size() == 1) return "";
-  const auto most = std::max_element(by_hash.begin(), by_hash.end(), [](auto& a, auto& b) {
-    return a.second.size() < b.second.size();
-  });
+  const auto most = std::ranges::max_element(
+      by_hash, [](auto& a, auto& b) { return a.second.size() < b.second.size(); });
   std::vector<int> others;
   for (const auto& [hash, ranks] : by_hash) {
     if (hash != most->first) others.insert(others.end(), ranks.begin(), ranks.end());
@@ -122,7 +121,7 @@ std::string ReplicaCheck::report(const Part& part, const std::vector<std::string
   const std::string name = held == held_.end() ? "" : sources_[held->second.piece].piece.tensor;
   const std::vector<std::string> names = world_.all_gather_text(name);
   const bool is_clear = most->second.size() > others.size();
-  std::sort(others.begin(), others.end());
+  std::ranges::sort(others);
   return is_clear
              ? fmt::format("replicas differ: {} of rank {} is not that of ranks {}",
                            names[static_cast<size_t>(part.ranks[0])], fmt::join(others, ", "),

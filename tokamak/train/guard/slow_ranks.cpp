@@ -9,7 +9,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
-#include "tokamak/core/host_name.h"
+#include "tokamak/core/host.h"
 
 namespace tokamak {
 namespace {
@@ -17,8 +17,8 @@ namespace {
 // Less than this is a step's noise on any machine.
 constexpr double kLeastSeconds = 1e-3;
 
-// Returns the lower one of two in the middle, so that of two ranks the faster is usual.
-// The smaller one of two: with two ranks the slower one is compared with the faster.
+// Returns the smaller one of two in the middle: of two ranks the slower is compared with the
+// faster.
 double lower_median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>((values.size() - 1) / 2);
   std::nth_element(values.begin(), middle, values.end());

@@ -10,7 +10,7 @@
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 
-#include "tokamak/core/with_commas.h"
+#include "tokamak/core/names.h"
 
 namespace tokamak {
 namespace {
@@ -51,7 +51,7 @@ std::string duration_text(double seconds) {
   return fmt::format("{}d{:02}h", s / 86400, s / 3600 % 24);
 }
 
-/// A field of a line. Where the line is too wide, the highest rank goes first.
+/// A field of a line. If the line is too wide, the highest rank is left out first.
 struct Field {
   std::string_view color;
   std::string text;
@@ -72,8 +72,7 @@ std::string joined(std::vector<Field> fields, std::string_view reset, int column
     return static_cast<int>(all);
   };
   const auto is_less = [](const Field& a, const Field& b) { return a.rank <= b.rank; };
-  while (columns > 0 && width() > columns)
-    fields.erase(std::max_element(fields.begin(), fields.end(), is_less));
+  while (columns > 0 && width() > columns) fields.erase(std::ranges::max_element(fields, is_less));
   std::string line;
   for (const Field& f : fields)
     line += fmt::format("{}{}{}", f.is_joined || line.empty() ? "" : "  ", f.color, f.text);

@@ -22,16 +22,8 @@ int64_t peak_resident_bytes() {
   return int64_t{usage.ru_maxrss} * 1024;
 }
 
-int64_t usable_memory_bytes() {
-  return host_memory().limit;
-}
-
-int64_t free_host_bytes() {
-  return host_memory().free;
-}
-
 MemoryUse process_memory_use() {
-  return {.bytes = peak_resident_bytes(), .of_bytes = usable_memory_bytes()};
+  return {.bytes = peak_resident_bytes(), .of_bytes = host_memory().limit};
 }
 
 }  // namespace tokamak

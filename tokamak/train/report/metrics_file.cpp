@@ -16,7 +16,7 @@ void add_count(std::string& line, std::string_view key, int64_t value) {
 
 void add_number(std::string& line, std::string_view key, std::optional<double> value) {
   std::string text = value && std::isfinite(*value) ? fmt::format("{}", *value) : "null";
-  // A whole number keeps its type in readers that tell 1 from 1.0.
+  // Some readers tell 1 from 1.0: a whole number is written as a float, too.
   if (text.find_first_not_of("-0123456789") == std::string::npos) text += ".0";
   fmt::format_to(std::back_inserter(line), "{}\"{}\": {}", line.empty() ? "{" : ", ", key, text);
 }
@@ -29,22 +29,11 @@ std::optional<int64_t> step_of(std::string_view line) {
   return step->get<int64_t>();
 }
 
-std::filesystem::path with_suffix(std::filesystem::path path, std::string_view suffix) {
-  path += suffix;
-  return path;
-}
-
 const std::filesystem::path& prepare(const std::filesystem::path& path, int64_t resumed_step) {
   make_folders(path.has_parent_path() ? path.parent_path() : ".");
   std::error_code code;
-  TOK_REQUIRE(!std::filesystem::is_fifo(path, code), "cannot write {}: not a regular file",
-              path.string());
+  make_way(path, resumed_step);
   if (std::filesystem::file_size(path, code) == 0 || code) return path;
-  if (resumed_step == 0) {
-    std::filesystem::rename(path, with_suffix(path, ".previous"), code);
-    TOK_REQUIRE(!code, "cannot move {} aside: {}", path.string(), code.message());
-    return path;
-  }
   // A new file even where nothing is cut: a process that this run has superseded may still have a
   // line to write to the old one.
   write_file_atomic(path, cut_to_step(read_file(path), resumed_step));
@@ -52,6 +41,17 @@ const std::filesystem::path& prepare(const std::filesystem::path& path, int64_t 
 }
 
 }  // namespace
+
+void make_way(const std::filesystem::path& path, int64_t resumed_step) {
+  std::error_code code;
+  TOK_REQUIRE(!std::filesystem::is_fifo(path, code), "cannot write {}: not a regular file",
+              path.string());
+  if (resumed_step > 0 || std::filesystem::file_size(path, code) == 0 || code) return;
+  std::filesystem::path previous = path;
+  previous += ".previous";
+  std::filesystem::rename(path, previous, code);
+  TOK_REQUIRE(!code, "cannot move {} aside: {}", path.string(), code.message());
+}
 
 std::string to_json_line(const StepMetrics& m) {
   std::string line;

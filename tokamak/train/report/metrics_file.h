@@ -13,6 +13,10 @@
 
 namespace tokamak {
 
+/// With resumed_step = 0, renames the file of an earlier run, if there is one, to PATH.previous.
+/// Throws Error where that fails or the path is a pipe, which would block.
+void make_way(const std::filesystem::path& path, int64_t resumed_step);
+
 /// Returns one line of metrics.jsonl, with its newline. Phases are data_s, forward_s, backward_s,
 /// exposed_comm_s, optimizer_s and checkpoint_s.
 std::string to_json_line(const StepMetrics& metrics);

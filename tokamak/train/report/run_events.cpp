@@ -6,6 +6,7 @@
 #include <fmt/chrono.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/train/report/metrics_file.h"
 
 namespace tokamak {
 namespace {
@@ -29,15 +30,7 @@ std::string to_line(const OrderedJson& event) {
 
 void RunEvents::open(const std::filesystem::path& path, int64_t resumed_step) {
   const std::lock_guard lock(mutex_);
-  std::error_code code;
-  TOK_REQUIRE(!std::filesystem::is_fifo(path, code), "cannot write {}: not a regular file",
-              path.string());
-  if (resumed_step == 0 && std::filesystem::file_size(path, code) > 0 && !code) {
-    std::filesystem::path previous = path;
-    previous += ".previous";
-    std::filesystem::rename(path, previous, code);
-    TOK_REQUIRE(!code, "cannot move {} aside: {}", path.string(), code.message());
-  }
+  make_way(path, resumed_step);
   step_ = resumed_step;
   file_.emplace(path, FileWriter::Mode::kAppend);
   for (OrderedJson& event : pending_) {

@@ -1,4 +1,4 @@
-// events.jsonl: what a run said beside its step lines (starts, saves, bad steps, slow ranks), with
+// events.jsonl: what a run said besides its step lines (starts, saves, bad steps, slow ranks), with
 // the step after which it said so. It is never cut, so it holds what runs that ended did too.
 #pragma once
 

@@ -37,24 +37,17 @@ std::string text_in(const Json& object, const char* key) {
   return at != object.end() && at->is_string() ? at->get<std::string>() : "";
 }
 
-template <class Use>
-void for_each_line(std::string_view text, const Use& use) {
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    if (end > 0) use(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-}
-
 // Calls `use` with each line's object; returns how many lines are none.
 template <class Use>
 int64_t for_each_object(const fs::path& path, const Use& use) {
   const MappedFile file(path);
   int64_t num_unread = 0;
-  for_each_line(file.text(), [&](std::string_view line) {
-    const Json object = Json::parse(line, nullptr, false);
-    object.is_object() ? use(object) : static_cast<void>(++num_unread);
-  });
+  for (std::string_view text = file.text(); !text.empty();) {
+    const size_t end = std::min(text.find('\n'), text.size());
+    const Json object = Json::parse(text.substr(0, end), nullptr, false);
+    if (end > 0) object.is_object() ? use(object) : static_cast<void>(++num_unread);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
   return num_unread;
 }
 
@@ -103,8 +96,8 @@ void read_validation(const fs::path& path, RunHistory& run) {
     const double loss = number_in(object, "loss");
     run.validation.emplace_back(count_in(object, "step"), loss);
   });
-  std::stable_sort(run.validation.begin(), run.validation.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::ranges::stable_sort(run.validation,
+                           [](const auto& a, const auto& b) { return a.first < b.first; });
 }
 
 // Returns the number that follows `before`, if the text has that.
@@ -137,74 +130,18 @@ std::optional<RunEvent> event_of(std::string_view text, bool is_warning, int64_t
   return event(kWarning);
 }
 
-struct LogLine {
-  std::string_view time;
-  std::string_view text;
-  bool is_warning = false;
-};
-
-// Takes `line` apart: "2026-01-31 12:00:00 WARNING: text", or torchtitan's.
-std::optional<LogLine> parse_log_line(std::string_view line) {
-  constexpr std::string_view kTitan = "[titan] ";
-  const bool is_titan = line.starts_with(kTitan);
-  if (is_titan) line.remove_prefix(kTitan.size());
-  constexpr std::string_view kShape = "dddd-dd-dd dd:dd:dd";
-  if (line.size() <= kShape.size()) return std::nullopt;
-  for (size_t i = 0; i < kShape.size(); ++i) {
-    const bool is_digit = line[i] >= '0' && line[i] <= '9';
-    if (kShape[i] == 'd' ? !is_digit : line[i] != kShape[i]) return std::nullopt;
-  }
-  LogLine parsed{.time = line.substr(0, kShape.size()), .text = line.substr(kShape.size())};
-  if (is_titan) {
-    const size_t root = parsed.text.find(" - root - ");
-    const size_t level = parsed.text.find(" - ", root == std::string_view::npos ? root : root + 10);
-    if (level == std::string_view::npos) return std::nullopt;
-    parsed.is_warning = parsed.text.substr(root + 10, level - root - 10) == "WARNING";
-    parsed.text.remove_prefix(level + 3);
-    return parsed;
-  }
-  parsed.text.remove_prefix(1);
-  constexpr std::string_view kWarning = "WARNING: ";
-  parsed.is_warning = parsed.text.starts_with(kWarning);
-  if (parsed.is_warning) parsed.text.remove_prefix(kWarning.size());
-  return parsed;
-}
-
-// Logs that `train`, `launch` and Slurm leave in the folder of a run, if they were told to.
-std::vector<fs::path> logs_of(const fs::path& folder) {
-  std::vector<fs::path> logs;
-  for (const fs::path& path : list_folder(folder)) {
-    std::error_code none;
-    if (path.extension() == ".log" && fs::is_regular_file(path, none)) logs.push_back(path);
-    const fs::path of_rank = path / "rank-0.log";
-    if (path.filename().string().starts_with("slurm-") && fs::is_regular_file(of_rank, none))
-      logs.push_back(of_rank);
-  }
-  return logs;
-}
-
-void read_events(const fs::path& folder, RunHistory& run) {
-  const fs::path path = folder / "events.jsonl";
-  const bool has_events = path_exists(path);
-  int64_t num_unread = 0;
-  if (has_events) {
-    num_unread = for_each_object(path, [&](const Json& object) {
-      auto event = event_of(text_in(object, "text"), text_in(object, "level") == "WARNING",
-                            count_in(object, "step"));
-      if (!event) return;
-      event->time = text_in(object, "time");
-      run.events.push_back(std::move(*event));
-    });
-  }
+void read_events(const fs::path& path, RunHistory& run) {
+  if (!path_exists(path)) return;
+  const int64_t num_unread = for_each_object(path, [&](const Json& object) {
+    auto event = event_of(text_in(object, "text"), text_in(object, "level") == "WARNING",
+                          count_in(object, "step"));
+    if (!event) return;
+    event->time = text_in(object, "time");
+    run.events.push_back(std::move(*event));
+  });
   if (num_unread > 0)
     run.notes.push_back(
         fmt::format("{} of events.jsonl could not be read", plural(num_unread, "line")));
-  for (const fs::path& log : logs_of(folder)) {
-    for (RunEvent& event : events_in_log(MappedFile(log).text())) {
-      // A run's own file has all but what its launcher says.
-      if (!has_events || event.time.empty()) run.events.push_back(std::move(event));
-    }
-  }
 }
 
 }  // namespace
@@ -213,35 +150,6 @@ std::string_view name_of(RunEventKind kind) {
   constexpr std::array<std::string_view, kNumRunEventKinds> kNames = {
       "start", "restart", "save", "no save", "bad step", "warning", "end"};
   return kNames[static_cast<size_t>(kind)];
-}
-
-std::vector<RunEvent> events_in_log(std::string_view text) {
-  std::vector<RunEvent> events;
-  int64_t step = 0;
-  for_each_line(text, [&](std::string_view line) {
-    constexpr std::string_view kLauncher = "tokamak launch: ";
-    if (line.starts_with(kLauncher)) {
-      line.remove_prefix(kLauncher.size());
-      const bool is_restart = line.starts_with("restart ");
-      events.push_back({.kind = is_restart ? RunEventKind::kRestart : RunEventKind::kWarning,
-                        .step = step,
-                        .text = "launcher: " + std::string(line)});
-      return;
-    }
-    const auto parsed = parse_log_line(line);
-    if (!parsed) return;
-    if (parsed->text.starts_with("step:")) {
-      std::string_view number = parsed->text.substr(5);
-      number.remove_prefix(std::min(number.find_first_not_of(' '), number.size()));
-      step = number_after(number, "").value_or(step);
-      return;
-    }
-    auto event = event_of(parsed->text, parsed->is_warning, step);
-    if (!event) return;
-    event->time = std::string(parsed->time);
-    events.push_back(std::move(*event));
-  });
-  return events;
 }
 
 bool is_run_folder(const fs::path& folder) {
@@ -269,7 +177,7 @@ RunHistory read_run(const fs::path& folder) {
   run.name = (normal.has_filename() ? normal : normal.parent_path()).filename().string();
   read_metrics(folder / "metrics.jsonl", run);
   read_validation(folder / "validation.jsonl", run);
-  read_events(folder, run);
+  read_events(folder / "events.jsonl", run);
   return run;
 }
 

@@ -1,4 +1,4 @@
-// What the files of a run's folder tell of it: metrics.jsonl, validation.jsonl, events.jsonl, logs.
+// What the files of a run's folder tell of it: metrics.jsonl, validation.jsonl, events.jsonl.
 #pragma once
 
 #include <array>
@@ -79,9 +79,5 @@ std::vector<std::filesystem::path> find_runs(const std::filesystem::path& folder
 /// Reads a run's folder, of a run that goes on too. Lines that are torn or no JSON are left out and
 /// counted in a note. Throws Error where metrics.jsonl cannot be read or has no step at all.
 RunHistory read_run(const std::filesystem::path& folder);
-
-/// Returns the events in the log of a run or of its launcher: lines with the time before them, in
-/// either format of `train`, and those of `tokamak launch`.
-std::vector<RunEvent> events_in_log(std::string_view text);
 
 }  // namespace tokamak

@@ -10,7 +10,7 @@ namespace {
 
 template <class Metrics>
 void fill_memory(const MemoryUse& use, Metrics& m) {
-  m.memory_gib = static_cast<double>(use.bytes) / kGiB;
+  m.memory_gib = gib(use.bytes);
   m.memory_percent = 100.0 * static_cast<double>(use.bytes) / static_cast<double>(use.of_bytes);
 }
 
@@ -137,7 +137,7 @@ void RunLog::show_progress(const StepResult& result, int64_t tokens) {
     p.tps = static_cast<double>(tokens) / step_s / world_size_;
     p.seconds_left = step_s * static_cast<double>(o_.num_steps - result.step);
   }
-  p.memory_gib = static_cast<double>(memory_use().bytes) / kGiB;
+  p.memory_gib = gib(memory_use().bytes);
   o_.show_progress(p);
 }
 

@@ -30,7 +30,7 @@ std::vector<double> sorted_values(const RunHistory& run, Metric metric) {
   for (const LoggedStep& s : run.steps) {
     if (std::isfinite(s[metric])) values.push_back(s[metric]);
   }
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   return values;
 }
 
@@ -74,7 +74,7 @@ std::vector<RunEvent> with_saves_joined(const RunHistory& run) {
   return joined;
 }
 
-// Returns at most `most` events of a run in their order: others before saves, early before late.
+// Returns at most `most` events of a run in their order: saves are left out first, then late ones.
 std::vector<const RunEvent*> chosen_events(std::span<const RunEvent> events, size_t most) {
   std::vector<const RunEvent*> chosen;
   for (const bool saves : {false, true}) {
@@ -83,7 +83,7 @@ std::vector<const RunEvent*> chosen_events(std::span<const RunEvent> events, siz
         chosen.push_back(&event);
     }
   }
-  std::sort(chosen.begin(), chosen.end());  // all are elements of one vector
+  std::ranges::sort(chosen);  // all are elements of one vector
   return chosen;
 }
 

@@ -1,4 +1,4 @@
-// A page that shows runs beside each other, for a browser (core/page.h).
+// A page that shows runs side by side, for a browser (core/page.h).
 #pragma once
 
 #include <span>

@@ -112,22 +112,6 @@ TEST_F(RunPage, EventsOfAResumedRun) {
   EXPECT_TRUE(read_run(run).events.empty());
 }
 
-TEST_F(RunPage, EventsOfLogsInBothFormatsAndOfTheLauncher) {
-  const auto events = events_in_log(
-      "2026-01-31 12:00:00 Training starts at step 1\n"
-      "2026-01-31 12:00:01 step: 10  loss:  2.0\n"
-      "2026-01-31 12:00:02 WARNING: rank 5 on n07 is slow\n"
-      "tokamak launch: restart 1 of 3\n"
-      "[titan] 2026-01-31 12:00:03,123 - root - INFO - Training starts at step 11\n"
-      "[titan] 2026-01-31 12:00:03,123 - root - WARNING - step 12: loss nan\n"
-      "something else\n[titan] 2026-01-31 12:00:03,123 - root\n2026-01-31 12:00:00\n");
-  std::vector<std::string> got;
-  got.reserve(events.size());
-  for (const RunEvent& e : events) got.push_back(fmt::format("{} {}", name_of(e.kind), e.step));
-  EXPECT_EQ(got, (std::vector<std::string>{"start 1", "warning 10", "restart 10", "restart 11",
-                                           "bad step 12"}));
-}
-
 TEST_F(RunPage, ShowsHostileTextAsText) {
   RunHistory run{
       .name = "<script>alert(1)</script>\"'&", .steps = {{.step = 1}}, .job = "</table>"};

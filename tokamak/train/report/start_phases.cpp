@@ -7,8 +7,8 @@
 namespace tokamak {
 
 StartPhases::Phase& StartPhases::phase_of(const std::string& name) {
-  const auto phase = std::find_if(phases_.begin(), phases_.end(),
-                                  [&](const Phase& each) { return each.name == name; });
+  const auto phase =
+      std::ranges::find_if(phases_, [&](const Phase& each) { return each.name == name; });
   return phase != phases_.end() ? *phase : phases_.emplace_back(Phase{.name = name});
 }
 

@@ -15,7 +15,7 @@ namespace tokamak {
 
 struct ProfilingOptions {
   std::filesystem::path traces_folder;  ///< empty = no traces
-  DeviceRates rates;                    ///< of the device, for floors beside the traces
+  DeviceRates rates;                    ///< of the device, for floors next to the traces
   int64_t freq = 10;
   int64_t active = 1;
   std::filesystem::path memory_folder;  ///< empty = no memory tables

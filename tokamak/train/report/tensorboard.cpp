@@ -10,6 +10,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/host.h"
 
 #include "tensorboard.pb.h"
 
@@ -49,12 +50,11 @@ double unix_seconds(WallClock::time_point time) {
 
 std::filesystem::path event_path(const std::filesystem::path& folder, WallClock::time_point now) {
   make_folders(folder);
-  std::array<char, 256> host{};
-  if (gethostname(host.data(), host.size() - 1) != 0) host = {'h', 'o', 's', 't'};
+  const std::string name = host_name();
   const auto seconds = static_cast<int64_t>(unix_seconds(now));
   for (int serial = 0;; ++serial) {
-    auto path = folder / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", seconds, host.data(),
-                                     getpid(), serial);
+    auto path = folder / fmt::format("events.out.tfevents.{:010}.{}.{}.{}", seconds,
+                                     name.empty() ? "host" : name, getpid(), serial);
     if (!path_exists(path)) return path;
   }
 }

@@ -10,11 +10,11 @@
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/comm/flight.h"
 #include "tokamak/core/bytes.h"
+#include "tokamak/core/error.h"
+#include "tokamak/core/host_memory.h"
 #include "tokamak/core/in_parallel.h"
-#include "tokamak/core/machine_fault.h"
 #include "tokamak/core/timing.h"
 #include "tokamak/train/predecessor.h"
-#include "tokamak/train/report/memory_use.h"
 #include "tokamak/train/together.h"
 
 namespace tokamak {
@@ -80,7 +80,7 @@ void CheckpointSaver::prepare(const StateAccess& access, std::span<const TensorP
   if (!o_.in_background || copy_.bytes() > 0) return;
   const int64_t wanted = bytes_of_copy(pieces);
   const auto lacks = all_together(world_, [&]() -> std::string {
-    const auto free_of_rank = [this] { return free_host_bytes() / o_.ranks_of_host; };
+    const auto free_of_rank = [this] { return host_memory().free / o_.ranks_of_host; };
     if (free_of_rank() < wanted) await_predecessors();
     const int64_t free = free_of_rank();
     if (free < wanted) return fmt::format("{} bytes of host memory, {} are free", wanted, free);
@@ -91,8 +91,7 @@ void CheckpointSaver::prepare(const StateAccess& access, std::span<const TensorP
     }
     return "";
   });
-  const auto lack =
-      std::find_if(lacks.begin(), lacks.end(), [](const auto& text) { return !text.empty(); });
+  const auto lack = std::ranges::find_if(lacks, [](const auto& text) { return !text.empty(); });
   if (lack != lacks.end()) {
     o_.in_background = false;
     copy_ = {};
@@ -141,7 +140,7 @@ void CheckpointSaver::take_spare_memory(const StateAccess& access,
   if (world_.rank() == 0)
     o_.say(fmt::format("Saves take {:.2f} GiB of free GPU memory, so that training need not wait "
                        "for the copy to the host",
-                       static_cast<double>(end - first) / kGiB),
+                       gib(end - first)),
            "INFO");
 }
 
@@ -259,7 +258,6 @@ bool CheckpointSaver::is_superseded(Pending& pending) {
 void CheckpointSaver::check_fence(Pending& pending) {
   on_rank_zero(world_, [&] {
     if (pending.superseded) std::rethrow_exception(pending.superseded);
-    return std::string();
   });
 }
 

@@ -55,9 +55,9 @@ class CheckpointSaver {
   /// saves are not made in the background; rank 0 says so. Does nothing again. Collective.
   void prepare(const StateAccess& access, std::span<const TensorPiece> pieces);
 
-  /// Ends the save before, begins a save, and ends it too unless it goes on in the background.
-  /// A save that cannot be made is reported, and what it wrote is removed; the last failure in a
-  /// row that is allowed throws its cause. REQUIRES: await_copy() is called before State changes.
+  /// Waits for the previous save, starts one, and waits for it too unless it runs in the
+  /// background. A failed save is reported and its files are removed; after max_failed_saves
+  /// failures in a row the next one throws. REQUIRES: await_copy() is called before State changes.
   void save(const StateAccess& access, std::span<const TensorPiece> pieces, const TrainState& state,
             const SnapshotOptions& options);
 

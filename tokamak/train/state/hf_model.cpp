@@ -32,7 +32,7 @@ constexpr std::array kTokenizerFiles{"tokenizer.json",
 bool is_exported(const std::string& name) {
   return name == "config.json" || name == "generation_config.json" ||
          name.ends_with(".safetensors") || name == "model.safetensors.index.json" ||
-         std::find(kTokenizerFiles.begin(), kTokenizerFiles.end(), name) != kTokenizerFiles.end();
+         std::ranges::find(kTokenizerFiles, name) != kTokenizerFiles.end();
 }
 
 constexpr std::array<std::string_view, 3> kParts{"q_proj", "k_proj", "v_proj"};
@@ -45,8 +45,8 @@ std::string replaced(const std::string& text, std::string_view what, std::string
 // Returns whether Hugging Face stores the tensor as [in, out].
 bool is_transposed(const WeightLayout& layout, const TensorSource& tensor) {
   return tensor.dims.size() == 2 &&
-         std::any_of(layout.transposed.begin(), layout.transposed.end(),
-                     [&](std::string_view tail) { return tensor.name.ends_with(tail); });
+         std::ranges::any_of(layout.transposed,
+                             [&](std::string_view tail) { return tensor.name.ends_with(tail); });
 }
 
 bool is_of(const TensorSource& tensor, std::string_view module) {

@@ -35,8 +35,8 @@ std::vector<TensorSource> tensors_of(const CheckpointReader& reader, const State
     const StateId id = states.find(t.name);
     return id.valid() ? id.index : std::numeric_limits<int32_t>::max();
   };
-  std::stable_sort(tensors.begin(), tensors.end(),
-                   [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  std::ranges::stable_sort(tensors,
+                           [&](const auto& a, const auto& b) { return place(a) < place(b); });
   return tensors;
 }
 
@@ -48,7 +48,7 @@ std::filesystem::path save_hf_folder(World& world, const StateAccess& access,
                                      const HfExportOptions& options) {
   auto path = folder / step_folder_name(step);
   const auto owned = pieces_to_save(access, pieces, false);
-  const bool is_whole = std::all_of(owned.begin(), owned.end(), [](const PieceSource& p) {
+  const bool is_whole = std::ranges::all_of(owned, [](const PieceSource& p) {
     return slice_of(p.piece) == whole_slice(p.piece.type.dims);
   });
   if (world.size() == 1 && is_whole) {

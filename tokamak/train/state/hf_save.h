@@ -11,7 +11,7 @@
 
 namespace tokamak {
 
-/// What an export needs beside the weights.
+/// What an export needs besides the weights.
 struct HfExportOptions {
   ModelSpec model;
   DType dtype = DType::kF32;

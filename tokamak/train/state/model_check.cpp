@@ -113,20 +113,19 @@ std::vector<TensorSource> parameters_of_model(const ModelSpec& config,
     parameters.push_back(tensor);
   }
   const auto is_missing = [&](const auto& wanted) { return !names.contains(wanted.first); };
-  const auto missing = std::find_if(model.dims.begin(), model.dims.end(), is_missing);
+  const auto missing = std::ranges::find_if(model.dims, is_missing);
   TOK_REQUIRE(missing == model.dims.end(),
               "{}: {} of the {} tensors of the model that is configured are missing, the "
               "first is {}",
-              where, std::count_if(model.dims.begin(), model.dims.end(), is_missing),
-              model.dims.size(), shown(missing->first));
+              where, std::ranges::count_if(model.dims, is_missing), model.dims.size(),
+              shown(missing->first));
   if (tied_head != nullptr) check_tied_head(*tied_head, *table, where);
   return parameters;
 }
 
 std::string left_out_of(std::span<const TensorSource> found, const std::string& where) {
-  const auto count = std::count_if(found.begin(), found.end(), [](const TensorSource& tensor) {
-    return is_for_images(tensor.name);
-  });
+  const auto count = std::ranges::count_if(
+      found, [](const TensorSource& tensor) { return is_for_images(tensor.name); });
   if (count == 0) return {};
   return fmt::format(
       "{}: left out {} tensors for images (vision_tower, multi_modal_projector); the model is the "

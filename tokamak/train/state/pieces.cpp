@@ -52,9 +52,8 @@ std::vector<bool> segments_that_write(const Plan& plan, const StateLayout& layou
   };
   std::vector<bool> write;
   for (const Segment& segment : plan.segments) {
-    write.push_back(std::any_of(segment.tasks.begin(), segment.tasks.end(), [&](const Task& task) {
-      return std::any_of(task.out.begin(), task.out.end(), meets);
-    }));
+    write.push_back(std::ranges::any_of(
+        segment.tasks, [&](const Task& task) { return std::ranges::any_of(task.out, meets); }));
   }
   return write;
 }

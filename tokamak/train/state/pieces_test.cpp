@@ -11,7 +11,7 @@
 
 #include "tokamak/checkpoint/checkpoint_folder.h"
 #include "tokamak/checkpoint/test_tensors.h"
-#include "tokamak/comm/thread_world.h"
+#include "tokamak/comm/test_world.h"
 #include "tokamak/core/random.h"
 #include "tokamak/cpu/backend.h"
 #include "tokamak/models/model_spec.h"
@@ -274,7 +274,7 @@ TEST(Pieces, ACheckpointOfOtherTensorsIsRefused) {
   EXPECT_ERROR(load_checkpoint(rank.access(), pieces, path, {}), "has no tensor model.other");
   pieces = rank.pieces();
   std::swap(pieces[0].tensor, pieces[1].tensor);
-  EXPECT_ERROR(load_checkpoint(rank.access(), pieces, path, {}), "the run wants");
+  EXPECT_ERROR(load_checkpoint(rank.access(), pieces, path, {}), "the run needs");
 }
 
 // A save in which the rank `bad` cannot write; every rank's error.

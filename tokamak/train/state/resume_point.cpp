@@ -39,7 +39,7 @@ std::vector<Found> list_together(World& world, const std::filesystem::path& fold
                    .kind = static_cast<CheckpointKind>(entry[2].get<int>()),
                    .step = entry[3].get<int64_t>()});
   }
-  std::reverse(all.begin(), all.end());
+  std::ranges::reverse(all);
   return all;
 }
 

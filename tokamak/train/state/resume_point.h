@@ -29,7 +29,7 @@ ResumePoint find_resume_point(World& world, const std::filesystem::path& folder,
                               const std::function<void(const std::string&)>& skip);
 
 struct FinishedRun {
-  /// The step of the newest checkpoint of any kind that has done as many steps as were asked for,
+  /// The step of the newest checkpoint of any kind that has done all the steps asked for,
   /// if its every byte is right.
   std::optional<int64_t> step;
   /// One line for each that is damaged.

@@ -61,7 +61,7 @@ std::string lineage_of(const CheckpointOptions& o) {
   return fmt::format("{}", fmt::join(asked, ", "));
 }
 
-// Whether the newest checkpoint is of a run that was told to load as this one is.
+// Whether the newest checkpoint belongs to a run that was told to load as this one is.
 bool newest_is_of(const std::string& lineage, const std::filesystem::path& folder) {
   const auto all = list_checkpoints(folder);
   const auto newest = std::find_if(all.rbegin(), all.rend(), [](const CheckpointEntry& entry) {
@@ -198,10 +198,8 @@ TrainState RunCheckpoints::begin(uint64_t seed, Loader& loader) {
       if (o_.initial_load_model_only) {
         load_weights();
       } else {
-        all_together_for_long(world_, [&] {
-          state = load(CheckpointReader(o_.initial_load_path), o_.parts, seed);
-          return std::string();
-        });
+        all_together_for_long(
+            world_, [&] { state = load(CheckpointReader(o_.initial_load_path), o_.parts, seed); });
         take_over(state, seed, loader);
       }
     }
@@ -283,10 +281,7 @@ std::optional<TrainState> RunCheckpoints::resume(uint64_t seed) {
         is_fixed ? loaded_from_.string()
                  : on_rank_zero(world_, [&] { return step_to_load(o_).string(); });
     log_.say(fmt::format("Loading the checkpoint {}", path.string()));
-    all_together_for_long(world_, [&] {
-      state = resume_from(path, seed);
-      return std::string();
-    });
+    all_together_for_long(world_, [&] { state = resume_from(path, seed); });
     return state;
   }
   const ResumePoint point = find_resume_point(
@@ -299,10 +294,7 @@ std::optional<TrainState> RunCheckpoints::resume(uint64_t seed) {
       },
       [&](const std::string& line) { log_.say(line, "WARNING"); });
   if (!point.path) {
-    on_rank_zero(world_, [&] {
-      require_no_checkpoints(point, o_.folder);
-      return std::string();
-    });
+    on_rank_zero(world_, [&] { require_no_checkpoints(point, o_.folder); });
     return std::nullopt;
   }
   return state;
@@ -330,7 +322,7 @@ TrainState RunCheckpoints::load(const CheckpointReader& checkpoint, const LoadPa
                          {.count = o_.num_threads, .num_ranks = world_.size()});
 }
 
-// What is newer than where the run begins is of a branch that it leaves. That may hold the
+// What is newer than where the run begins belongs to a branch that it leaves. That may hold the
 // checkpoint it has begun from, which must not go before the run has one of its own.
 void RunCheckpoints::leave_branch(TrainState& state, const Loader& loader) {
   const std::filesystem::path aside =
@@ -357,11 +349,10 @@ void RunCheckpoints::leave_newer(const std::filesystem::path& folder, int64_t fi
 void RunCheckpoints::take_over(TrainState& state, uint64_t seed, Loader& loader) const {
   all_together(world_, [&] {
     if (!state.loader.empty()) restore_loader(loader, state.loader);
-    return std::string();
   });
   if (state.missing_scales > 0) log_.say(missing_scales_text());
   if (state.other_moments) {
-    const auto moment = std::find_if(pieces_.begin(), pieces_.end(), [](const TensorPiece& p) {
+    const auto moment = std::ranges::find_if(pieces_, [](const TensorPiece& p) {
       return p.kind == StateKind::kMoment && !p.is_delayed_scale;
     });
     log_.say(fmt::format("optimizer.state_dtype: the checkpoint's moments are {}; they go on in {}",
@@ -402,7 +393,6 @@ void RunCheckpoints::load_weights() {
     load_parameters(access_, pieces_, parameters_of_model(model_, found, where));
     left_out = left_out_of(found, where);
     other = other_members(model_, o_.initial_load_path);
-    return std::string();
   });
   if (!left_out.empty()) log_.say(left_out);
   if (!other.empty()) log_.say(other, "WARNING");
@@ -414,7 +404,6 @@ void RunCheckpoints::describe_model(const std::filesystem::path& folder) const {
     make_folders(folder);
     write_file_atomic(folder / "config.json", to_hf_config(model_, master_, o_.ids));
     for (const auto& [name, text] : o_.assets) write_file_atomic(folder / name, text);
-    return std::string();
   });
 }
 

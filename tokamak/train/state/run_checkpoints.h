@@ -117,8 +117,8 @@ class RunCheckpoints {
     return writes() ? o_.folder : o_.stopped_folder;
   }
 
-  /// Whether the newest checkpoint is of a run that was told to load as this one is: what was asked
-  /// for is done, and the run goes on from there.
+  /// Whether the newest checkpoint belongs to a run that was told to load as this one is: what was
+  /// asked for is done, and the run goes on from there.
   bool newest_is_own() const;
 
   /// Loads the checkpoint to resume from, if there is one.
@@ -148,7 +148,7 @@ class RunCheckpoints {
   const RunLog& log_;
   std::string lineage_;                ///< of the checkpoints that it writes
   std::filesystem::path loaded_from_;  ///< by resume()
-  bool has_branched_ = false;          ///< that checkpoint is of another lineage
+  bool has_branched_ = false;          ///< that checkpoint has another lineage
   CheckpointSaver saver_;
   std::unique_ptr<StepMemory> memory_;
 };

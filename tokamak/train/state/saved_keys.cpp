@@ -29,8 +29,7 @@ constexpr std::array<std::string_view, 12> kOthers{"model.hf_assets_path",
 
 bool decides(const std::string& key) {
   const auto is_in = [&](std::string_view section) { return key.starts_with(section); };
-  return std::any_of(kSections.begin(), kSections.end(), is_in) &&
-         std::find(kOthers.begin(), kOthers.end(), key) == kOthers.end();
+  return std::ranges::any_of(kSections, is_in) && std::ranges::find(kOthers, key) == kOthers.end();
 }
 
 }  // namespace

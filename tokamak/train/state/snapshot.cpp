@@ -69,8 +69,8 @@ void add_parts(std::vector<ShardPart>& parts, const CheckpointReader& reader,
 // Returns where runs of parts begin, and the end: each run is read by one thread. Sorts them.
 std::vector<size_t> cut_into_runs(std::vector<ShardPart>& parts, const CheckpointReader& reader,
                                   int num_threads) {
-  std::sort(parts.begin(), parts.end(),
-            [](const ShardPart& a, const ShardPart& b) { return a.place < b.place; });
+  std::ranges::sort(parts,
+                    [](const ShardPart& a, const ShardPart& b) { return a.place < b.place; });
   int64_t all = 0;
   for (const ShardPart& part : parts) all += part.count * saved_width(reader, *part.piece);
   const int64_t most = std::clamp(all / (4 * num_threads), kLeastRunBytes, kMostRunBytes);
@@ -88,8 +88,8 @@ std::vector<size_t> cut_into_runs(std::vector<ShardPart>& parts, const Checkpoin
   return begins;
 }
 
-// Where the ranks together want the checkpoint's bytes once, each reads its own past the page
-// cache; bytes that several want are read from the disk once.
+// If no two ranks need the same bytes of the checkpoint, each reads its own past the page cache;
+// bytes that several ranks need are read from the disk once.
 bool wants_own_bytes(std::span<const ShardPart> parts, const CheckpointReader& reader,
                      int64_t num_ranks) {
   int64_t wanted = 0;
@@ -263,9 +263,9 @@ void check_checkpoint(const CheckpointReader& reader, std::span<const TensorPiec
       continue;
     }
     TOK_REQUIRE(found != nullptr, "{} has no tensor {}", folder, piece.tensor);
-    TOK_REQUIRE(found->dims == piece.type.dims, "{}: {} is {}, the run wants {}", folder,
+    TOK_REQUIRE(found->dims == piece.type.dims, "{}: {} is {}, the run needs {}", folder,
                 piece.tensor, to_string(found->dims), to_string(piece.type.dims));
-    TOK_REQUIRE(can_convert(piece.type.dtype, found->dtype), "{}: {} is {}, the run wants {}",
+    TOK_REQUIRE(can_convert(piece.type.dtype, found->dtype), "{}: {} is {}, the run needs {}",
                 folder, piece.tensor, name_of(found->dtype), name_of(piece.type.dtype));
   }
 }

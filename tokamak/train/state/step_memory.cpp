@@ -16,18 +16,18 @@
 
 #include "tokamak/core/chunk_hash.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/host_memory.h"
 #include "tokamak/core/in_parallel.h"
 #include "tokamak/core/json.h"
-#include "tokamak/train/report/memory_use.h"
 #include "tokamak/train/state/step_slot.h"
 #include "tokamak/train/together.h"
 
 namespace tokamak {
 namespace {
 
-// One thread copies and hashes so much at a time, while it lies in the core's cache.
+// One thread copies and hashes this much at a time, while it lies in the core's cache.
 constexpr int64_t kPartBytes = int64_t{1} << 20;
-// A thread takes so much memory at a time: whoever maps memory meanwhile waits no longer.
+// A thread takes this much memory at a time, so that others who map memory do not wait long.
 constexpr int64_t kTakenBytes = int64_t{4} << 20;
 constexpr int kMostTakers = 4;
 // A rank's answer while its memory is not all there yet.
@@ -133,7 +133,7 @@ std::string StepMemory::open_slots() {
   int64_t wanted = bytes_of_step_memory(pieces_, o_.text_bytes);
   // A CPU's State is allocated, but not filled yet.
   const int64_t taken = access_.streams() == nullptr ? access_.backend().allocated_bytes() : 0;
-  const int64_t free = free_host_bytes() / o_.ranks_of_host - taken;
+  const int64_t free = host_memory().free / o_.ranks_of_host - taken;
   try {
     for (size_t i = 0; i < slots_.size(); ++i)
       slots_[i] =
@@ -157,8 +157,8 @@ std::string StepMemory::open_slots() {
 void StepMemory::open() {
   const auto answers = all_together(world_, [&] { return open_slots(); });
   if (drop_if_lacking(answers)) return;
-  is_ready_ = std::all_of(answers.begin(), answers.end(),
-                          [](const std::string& answer) { return answer.empty(); });
+  is_ready_ =
+      std::ranges::all_of(answers, [](const std::string& answer) { return answer.empty(); });
   if (answers[world_.rank()].empty()) return;
   taking_ = std::make_unique<Taking>();
   taking_->thread =
@@ -191,9 +191,8 @@ void StepMemory::take_memory(Taking& taking, const std::stop_token& stop) const 
 
 // Gives both files up if a rank's answer says what it lacks.
 bool StepMemory::drop_if_lacking(const std::vector<std::string>& answers) {
-  const auto lack = std::find_if(answers.begin(), answers.end(), [](const std::string& answer) {
-    return !answer.empty() && answer != kTakes;
-  });
+  const auto lack = std::ranges::find_if(
+      answers, [](const std::string& answer) { return !answer.empty() && answer != kTakes; });
   if (lack == answers.end()) return false;
   taking_.reset();
   slots_ = {};
@@ -212,7 +211,7 @@ bool StepMemory::is_ready() {
   const bool is_taking = taking_ && !taking_->is_done;
   const std::string mine = is_taking || !taking_ ? "" : taking_->problem;
   const auto answers = world_.all_gather_text(is_taking ? kTakes : mine);
-  if (std::find(answers.begin(), answers.end(), kTakes) != answers.end()) return false;
+  if (std::ranges::find(answers, kTakes) != answers.end()) return false;
   if (drop_if_lacking(answers)) return false;
   taking_.reset();
   is_ready_ = true;
@@ -303,7 +302,7 @@ std::vector<int64_t> StepMemory::common_steps() {
   const auto texts = world_.all_gather_text(fmt::format(" {} ", fmt::join(mine, " ")));
   std::vector<int64_t> common;
   for (const int64_t step : mine) {
-    if (std::all_of(texts.begin(), texts.end(), [&](const std::string& text) {
+    if (std::ranges::all_of(texts, [&](const std::string& text) {
           return text.find(fmt::format(" {} ", step)) != std::string::npos;
         }))
       common.push_back(step);
@@ -324,7 +323,7 @@ std::optional<TrainState> StepMemory::restore() {
     const auto damaged = all_together(world_, [&]() -> std::string {
       return load_from(slots_[i]->data()) == header.data_hash ? "" : "damaged";
     });
-    const auto bad = std::find(damaged.begin(), damaged.end(), "damaged");
+    const auto bad = std::ranges::find(damaged, "damaged");
     if (bad == damaged.end()) {
       next_ = 1 - i;
       const Json json = slots_[i]->train_state(header);

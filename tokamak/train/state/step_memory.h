@@ -34,7 +34,7 @@ struct StepMemoryOptions {
   int64_t text_bytes = 0;        ///< room for the loader's state, as long as the run lasts
   int num_threads = 1;           ///< that copy and hash
   int ranks_of_host = 1;         ///< that share its memory
-  /// How long the start may wait for memory; what is not there yet is taken beside training.
+  /// How long the start may wait for memory; what is not there yet is taken during training.
   std::chrono::milliseconds patience{500};
   std::function<void(const std::string& text, const std::string& level)> say;
 };

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "tokamak/checkpoint/test_tensors.h"
-#include "tokamak/comm/thread_world.h"
+#include "tokamak/comm/test_world.h"
 #include "tokamak/cpu/backend.h"
 
 namespace tokamak {

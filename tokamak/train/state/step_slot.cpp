@@ -21,7 +21,7 @@
 namespace tokamak {
 namespace {
 
-// The device is told of so much at a time that it may write to it.
+// This much at a time is registered with the device.
 constexpr int64_t kPinnedBytes = int64_t{8} << 20;
 // Of the whole file, pin_more() pins this part, or a few blocks where that is less.
 constexpr int64_t kPinnedShare = 32;
@@ -47,21 +47,20 @@ StepSlot::StepSlot(const std::filesystem::path& path, int64_t bytes, int64_t dat
       data_at_(data_at),
       num_threads_(num_threads),
       fd_(::open(path.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600)) {
-  if (fd_ < 0) throw_errno("open " + path.string());
+  if (fd_.get() < 0) throw_errno("open " + path.string());
 
   struct stat info {};
 
-  int error = ::fstat(fd_, &info) != 0 ? errno : 0;
-  if (error == 0 && info.st_size != bytes && ::ftruncate(fd_, 0) != 0) error = errno;
+  int error = ::fstat(fd_.get(), &info) != 0 ? errno : 0;
+  if (error == 0 && info.st_size != bytes && ::ftruncate(fd_.get(), 0) != 0) error = errno;
   constexpr int64_t kBlock = 512;  // of st_blocks
   if (info.st_size == bytes) held_bytes_ = info.st_blocks * kBlock;
-  if (error == 0 && ::ftruncate(fd_, bytes) != 0) error = errno;
+  if (error == 0 && ::ftruncate(fd_.get(), bytes) != 0) error = errno;
   void* const memory = error != 0 ? MAP_FAILED
                                   : ::mmap(nullptr, static_cast<size_t>(bytes),
-                                           PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
+                                           PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
   if (error == 0 && memory == MAP_FAILED) error = errno;
   if (error != 0) {
-    ::close(fd_);
     ::unlink(path.c_str());
     errno = error;
     throw_errno(fmt::format("map {} bytes of {}", bytes, path.string()));
@@ -73,13 +72,12 @@ StepSlot::~StepSlot() {
   in_parallel(num_blocks(pinned_bytes_), num_threads_,
               [&](size_t i) { backend_.unpin(base_ + static_cast<int64_t>(i) * kPinnedBytes); });
   ::munmap(base_, static_cast<size_t>(bytes_));
-  ::close(fd_);
 }
 
 void StepSlot::take(int64_t at, int64_t bytes) const {
   struct statvfs space {};
 
-  const bool is_known = ::fstatvfs(fd_, &space) == 0 && space.f_blocks > 0;
+  const bool is_known = ::fstatvfs(fd_.get(), &space) == 0 && space.f_blocks > 0;
   const auto free = static_cast<int64_t>(space.f_bavail * space.f_frsize);
   if (is_known && at + bytes > held_bytes_ && free < bytes + kLeftBytes) {
     errno = ENOSPC;
@@ -87,7 +85,7 @@ void StepSlot::take(int64_t at, int64_t bytes) const {
   }
   if (::madvise(base_ + at, static_cast<size_t>(bytes), kPopulateWrite) == 0) return;
   int error = errno;
-  if (error == EINVAL) error = ::posix_fallocate(fd_, at, bytes);
+  if (error == EINVAL) error = ::posix_fallocate(fd_.get(), at, bytes);
   if (error == 0) return;
   errno = error == EFAULT ? ENOSPC : error;  // the file system has no page left
   throw_errno(fmt::format("take {} bytes in {}", bytes_, path_.string()));

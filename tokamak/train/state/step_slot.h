@@ -8,6 +8,7 @@
 #include <string>
 
 #include "tokamak/core/json.h"
+#include "tokamak/core/owned_fd.h"
 #include "tokamak/exec/backend.h"
 
 namespace tokamak {
@@ -24,7 +25,7 @@ struct StepHeader {
 class StepSlot {
  public:
   static constexpr int64_t kPage = 4096;
-  /// So much of the file system is left to others: where it is full, MPI's ranks die of SIGBUS.
+  /// This much of the file system is left to others: where it is full, MPI's ranks die of SIGBUS.
   static constexpr int64_t kLeftBytes = int64_t{256} << 20;
 
   /// Opens the file, or makes it, of `bytes` bytes; the data lie from `data_at` on, after a page
@@ -69,7 +70,7 @@ class StepSlot {
   int64_t bytes_;
   int64_t data_at_;
   int num_threads_;
-  int fd_ = -1;
+  OwnedFd fd_;
   std::byte* base_ = nullptr;
   int64_t held_bytes_ = 0;
   int64_t pinned_bytes_ = 0;

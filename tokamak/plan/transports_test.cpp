@@ -1,4 +1,4 @@
-#include "tokamak/plan/carriers.h"
+#include "tokamak/plan/transports.h"
 
 #include <gtest/gtest.h>
 
@@ -14,7 +14,7 @@ Operand in_arena(ArenaKind arena, int64_t elements) {
   return {.arena = arena, .type = {.dtype = DType::kF32, .dims = {elements}}, .strides = {1}};
 }
 
-// The groups are of the same two ranks.
+// Both groups have the same two ranks.
 struct Groups {
   Plan plan{.segments = std::vector<Segment>(1)};
 
@@ -34,19 +34,20 @@ struct Groups {
   }
 };
 
-std::vector<Carrier> carriers_of(Plan plan, const Target& target, const CarrierOptions& options) {
+std::vector<Transport> transports_of(Plan plan, const Target& target,
+                                     const TransportOptions& options) {
   Plan* const plans[] = {&plan};
-  choose_carriers(plans, target, options);
-  return plan.carriers;
+  choose_transports(plans, target, options);
+  return plan.transports;
 }
 
 const Target kEightGpus{.backend = "gpu", .arch = 90, .devices_per_host = 8};
-constexpr CarrierOptions kOneHost{.choice = CopyEngines::kAuto, .num_ranks = 8};
-const std::vector<Carrier> kCopied{Carrier::kCopyEngines};
+constexpr TransportOptions kOneHost{.choice = CopyEngines::kAuto, .num_ranks = 8};
+const std::vector<Transport> kCopied{Transport::kCopyEngines};
 
-TEST(Carriers, CopyEnginesCarryGroupsThatOnlyGatherBesideCompute) {
+TEST(Transports, CopyEnginesCarryGroupsThatOnlyGatherBesideCompute) {
   Groups g;
-  const CommGroup beside = g.add("gathers beside compute");
+  const CommGroup beside = g.add("gathers during compute");
   const CommGroup sums = g.add("sums too");
   const CommGroup foreground = g.add("gathers in the foreground");
   const CommGroup slots = g.add("gathers from slots");
@@ -59,22 +60,22 @@ TEST(Carriers, CopyEnginesCarryGroupsThatOnlyGatherBesideCompute) {
   g.call(AllGather{.group = foreground}, 0);
   g.call(AllGather{.group = slots}, 1, ArenaKind::kSlot);
   g.call(AllGather{.group = state}, 1, ArenaKind::kState);
-  std::vector<Carrier> want(6, Carrier::kKernels);
+  std::vector<Transport> want(6, Transport::kKernels);
   for (const CommGroup& group : {beside, slots})
-    want[static_cast<size_t>(group.id)] = Carrier::kCopyEngines;
-  EXPECT_EQ(carriers_of(g.plan, kEightGpus, kOneHost), want);
+    want[static_cast<size_t>(group.id)] = Transport::kCopyEngines;
+  EXPECT_EQ(transports_of(g.plan, kEightGpus, kOneHost), want);
 }
 
-TEST(Carriers, CopyEnginesAreOfGpusOfOneHost) {
+TEST(Transports, CopyEnginesAreOfGpusOfOneHost) {
   Groups g;
   g.call(AllGather{.group = g.add("gathers")}, 1);
   const auto of = [&](const Target& target, CopyEngines choice, int num_ranks) {
-    return carriers_of(g.plan, target, {.choice = choice, .num_ranks = num_ranks});
+    return transports_of(g.plan, target, {.choice = choice, .num_ranks = num_ranks});
   };
   using enum CopyEngines;
-  const std::vector<Carrier> none;
+  const std::vector<Transport> none;
   EXPECT_EQ(of(kEightGpus, kAuto, 8), kCopied);
-  EXPECT_EQ(of(kEightGpus, kAuto, 16), std::vector{Carrier::kKernels}) << "two hosts";
+  EXPECT_EQ(of(kEightGpus, kAuto, 16), std::vector{Transport::kKernels}) << "two hosts";
   EXPECT_EQ(of(kEightGpus, kAlways, 16), kCopied);
   EXPECT_EQ(of(kEightGpus, kNever, 8), none);
   EXPECT_EQ(of({.backend = "gpu", .arch = 90}, kAuto, 8), none) << "no copy engines that gather";
@@ -83,48 +84,49 @@ TEST(Carriers, CopyEnginesAreOfGpusOfOneHost) {
 }
 
 // Of two hosts of eight, the second group spans both.
-TEST(Carriers, GroupsOfOneHostUseThemInAMeshOfSeveral) {
+TEST(Transports, GroupsOfOneHostUseThemInAMeshOfSeveral) {
   Groups g;
   for (const std::vector<int>& ranks : {std::vector{8, 9, 10, 11}, std::vector{7, 8}}) {
     const CommGroup group =
         g.plan.groups.add({.name = "gathers", .ranks = ranks, .axes = {MeshAxis::kTp}}, 8);
     g.call(AllGather{.group = group}, 1);
   }
-  CarrierOptions options{.choice = CopyEngines::kAuto, .num_ranks = 16};
-  EXPECT_EQ(carriers_of(g.plan, kEightGpus, options), std::vector(2, Carrier::kKernels));
+  TransportOptions options{.choice = CopyEngines::kAuto, .num_ranks = 16};
+  EXPECT_EQ(transports_of(g.plan, kEightGpus, options), std::vector(2, Transport::kKernels));
   options.by_group = true;
-  EXPECT_EQ(carriers_of(g.plan, kEightGpus, options),
-            (std::vector{Carrier::kCopyEngines, Carrier::kKernels}));
+  EXPECT_EQ(transports_of(g.plan, kEightGpus, options),
+            (std::vector{Transport::kCopyEngines, Transport::kKernels}));
 }
 
-TEST(Carriers, RanksThatMayDifferInMemoryDecideWhenBound) {
+TEST(Transports, RanksThatMayDifferInMemoryDecideWhenBound) {
   Groups g;
   g.call(AllGather{.group = g.add("owners")}, 1);
   g.call(AllGather{.group = g.add("tp again", {MeshAxis::kTp})}, 1);
-  CarrierOptions options = kOneHost;
+  TransportOptions options = kOneHost;
   options.unlike = {MeshAxis::kCp};
-  EXPECT_EQ(carriers_of(g.plan, kEightGpus, options),
-            (std::vector{Carrier::kCopyEnginesIfAlike, Carrier::kCopyEngines}));
+  EXPECT_EQ(transports_of(g.plan, kEightGpus, options),
+            (std::vector{Transport::kCopyEnginesIfAlike, Transport::kCopyEngines}));
 }
 
 // Communicators are shared by the plans that a rank binds.
-TEST(Carriers, AreChosenForAllPlansOfARank) {
+TEST(Transports, AreChosenForAllPlansOfARank) {
   Groups training;
   const CommGroup group = training.add("owners");
   training.call(AllGather{.group = group}, 1);
   Groups validation;
   validation.add("owners");
   Plan* const both[] = {&training.plan, &validation.plan};
-  choose_carriers(both, kEightGpus, kOneHost);
-  EXPECT_EQ(training.plan.carriers, kCopied);
-  EXPECT_EQ(validation.plan.carriers, kCopied);
-  EXPECT_EQ(training.plan.carrier_of(training.plan.segments[0].tasks[0]), Carrier::kCopyEngines);
+  choose_transports(both, kEightGpus, kOneHost);
+  EXPECT_EQ(training.plan.transports, kCopied);
+  EXPECT_EQ(validation.plan.transports, kCopied);
+  EXPECT_EQ(training.plan.transport_of(training.plan.segments[0].tasks[0]),
+            Transport::kCopyEngines);
 
   validation.call(AllReduce{.group = group}, 0);
-  choose_carriers(both, kEightGpus, kOneHost);
-  EXPECT_EQ(training.plan.carriers, std::vector{Carrier::kKernels});
+  choose_transports(both, kEightGpus, kOneHost);
+  EXPECT_EQ(training.plan.transports, std::vector{Transport::kKernels});
   validation.add("another");
-  EXPECT_THROW(choose_carriers(both, kEightGpus, kOneHost), Bug);
+  EXPECT_THROW(choose_transports(both, kEightGpus, kOneHost), Bug);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "tokamak/ops/op_runner.h"
+#include "tokamak/ops/test_op_runner.h"
 
 #include <algorithm>
 #include <array>

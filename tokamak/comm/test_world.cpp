@@ -1,4 +1,4 @@
-#include "tokamak/comm/thread_world.h"
+#include "tokamak/comm/test_world.h"
 
 #include <algorithm>
 #include <atomic>

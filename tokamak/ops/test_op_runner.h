@@ -8,7 +8,7 @@
 
 #include "tokamak/comm/communicator.h"
 #include "tokamak/exec/backend.h"
-#include "tokamak/ops/op_case.h"
+#include "tokamak/ops/test_op_case.h"
 
 namespace tokamak::testing {
 

@@ -1,4 +1,4 @@
-#include "tokamak/train/wishes.h"
+#include "tokamak/train/step_agreement.h"
 
 #include <string>
 
@@ -6,9 +6,9 @@
 
 namespace tokamak {
 
-Wishes share(World& world, const Wishes& mine) {
+StepAgreement agree_on_step(World& world, const StepAgreement& mine) {
   if (world.size() == 1) return mine;
-  Wishes all = mine;
+  StepAgreement all = mine;
   const auto texts = world.all_gather_text(
       fmt::format("{}{}{} {}", mine.can_advance ? 'w' : '-', mine.is_retry_due ? 'r' : '-',
                   mine.is_save_asked ? 's' : '-', mine.signal));

@@ -1,3 +1,5 @@
+#include "tokamak/pipeline/test_items.h"
+
 #include <algorithm>
 #include <deque>
 #include <map>
@@ -8,7 +10,6 @@
 #include <fmt/ranges.h>
 
 #include "tokamak/core/error.h"
-#include "tokamak/pipeline/schedule.h"
 
 namespace tokamak {
 namespace {

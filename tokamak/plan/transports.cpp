@@ -1,4 +1,4 @@
-#include "tokamak/plan/carriers.h"
+#include "tokamak/plan/transports.h"
 
 #include <algorithm>
 
@@ -16,7 +16,7 @@ bool is_of_one_host(const GroupTable::Entry& group, int devices_per_host) {
 }
 
 bool wants_copy_engines(const GroupTable::Entry& group, const Target& target,
-                        const CarrierOptions& options) {
+                        const TransportOptions& options) {
   if (options.choice == CopyEngines::kAlways) return true;
   return options.num_ranks <= target.devices_per_host ||
          (options.by_group && group.axes == AxisSet{MeshAxis::kTp} &&
@@ -30,8 +30,8 @@ bool gathers_beside_compute(const Task& task) {
          !holds_state(task.out[0].arena);
 }
 
-void choose_carriers(std::span<Plan* const> plans, const Target& target,
-                     const CarrierOptions& options) {
+void choose_transports(std::span<Plan* const> plans, const Target& target,
+                       const TransportOptions& options) {
   if (target.backend != "gpu" || options.choice == CopyEngines::kNever) return;
   if (options.choice == CopyEngines::kAuto && target.devices_per_host == 0) return;
   const GroupTable& groups = plans[0]->groups;
@@ -48,14 +48,14 @@ void choose_carriers(std::span<Plan* const> plans, const Target& target,
       }
     }
   }
-  std::vector<Carrier> carriers(num_groups, Carrier::kKernels);
+  std::vector<Transport> transports(num_groups, Transport::kKernels);
   for (size_t id = 0; id < num_groups; ++id) {
     if (!gathers[id] || does_else[id] || !wants_copy_engines(groups.entries[id], target, options))
       continue;
-    carriers[id] = groups.entries[id].axes.meets(options.unlike) ? Carrier::kCopyEnginesIfAlike
-                                                                 : Carrier::kCopyEngines;
+    transports[id] = groups.entries[id].axes.meets(options.unlike) ? Transport::kCopyEnginesIfAlike
+                                                                   : Transport::kCopyEngines;
   }
-  for (Plan* plan : plans) plan->carriers = carriers;
+  for (Plan* plan : plans) plan->transports = transports;
 }
 
 }  // namespace tokamak
