@@ -93,6 +93,19 @@ struct Cost {
 Cost memory_cost(std::span<const TensorType> in, std::span<const TensorType> out,
                  double flops_per_element);
 
+/// The best that matmuls and copies reach on a device; 0 = not known.
+struct DeviceRates {
+  double gemm_flops_bf16 = 0.0;
+  double gemm_flops_f32 = 0.0;
+  double bytes_per_s = 0.0;  ///< read and written both counted
+
+  /// Returns the rate of matmuls with operands of this type.
+  double gemm_flops(DType dtype) const {
+    if (dtype == DType::kBF16) return gemm_flops_bf16;
+    return dtype == DType::kF32 ? gemm_flops_f32 : 0.0;
+  }
+};
+
 /// The machine for which a plan is made, read from the machine itself (train) or its file (plan).
 struct Target {
   std::string backend = "cpu";

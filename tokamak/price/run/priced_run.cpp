@@ -118,7 +118,7 @@ PricedRun price_run(const PriceRequest& request) {
 }
 
 double memory_limit(const price::Machine& machine) {
-  return machine.device.memory_bytes - machine.device.reserve_bytes;
+  return machine.device.memory.bytes - machine.device.memory.reserve_bytes;
 }
 
 price::Precision linear_precision(const Config& config) {
