@@ -15,7 +15,7 @@ namespace tokamak {
 /// With `leaves_some` the last weight gradients of a stage's backward, as many as the covered
 /// collectives of a stage's forward need, and the reductions that follow them go into
 /// Phase::kWeightGradient: the next forward runs beside them (plan/join_forwards.h).
-Graph cover_collectives(const Graph& graph, bool leaves_some = false);
+Graph cover_collectives(const Graph& graph, const Rates& rates, bool leaves_some);
 
 /// Whether a node or task is a collective of tensor parallelism on a covered stream.
 inline bool is_on_covered_stream(const OpRules& rules, int stream) {
@@ -35,7 +35,7 @@ bool is_covered_in_forward(const Node& node);
 inline constexpr double kMostBare = 0.3;
 
 /// Returns roughly how many floating-point operations of matmuls take as long as the collective
-/// takes on `stream`.
-double flops_beside(const Cost& collective, int stream);
+/// takes on `stream`. The ranks of kContextStream may lie on several hosts.
+double flops_beside(const Cost& collective, int stream, const Rates& rates);
 
 }  // namespace tokamak

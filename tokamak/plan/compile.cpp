@@ -73,7 +73,7 @@ Plan with_buffers(const Graph& g, const StateLayout& layout, const CompileOption
   };
   if (options.pipeline.empty()) return assigned(cut_segments(g, options.split_backward));
   Plan plan = assigned(cut_stages(g, options.overlaps_gathers));
-  if (options.joins_forwards) join_forwards(plan, options.pipeline);
+  if (options.joins_forwards) join_forwards(plan, options.pipeline, options.target.rates);
   plan.items = pipeline_items(plan.segments, options.pipeline);
   let_reductions_outlive(plan);
   if (options.overlaps_gathers) let_gathers_outlive(plan);
@@ -100,12 +100,13 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
   const auto log = [&](const char* pass, const Graph& g) {
     if (options.log) options.log(pass, g);
   };
+  const Rates& rates = options.target.rates;
   log("given", graph);
   Graph g = expand_composites(graph);
   log("expand composites", g);
   g = eliminate_dead(g);
   log("eliminate dead", g);
-  g = drop_unread_codes(eliminate_dead(recompute(g, layout, options.recompute)));
+  g = drop_unread_codes(eliminate_dead(recompute(g, layout, options.recompute, rates)));
   if (splits_backward(options.pipeline)) g = split_weight_gradients(g);
   log("recompute", g);
   if (options.recompute.emit_on_backward) g = eliminate_dead(emit_on_backward(g, layout));
@@ -113,11 +114,11 @@ Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions
   if (options.fuse_float8) g = fuse_float8(g);
   log("fuse", g);
   const bool joins = options.joins_forwards && !options.pipeline.empty();
-  if (joins) g = cut_weight_gradients(g);
+  if (joins) g = cut_weight_gradients(g, rates);
   log("cut weight gradients", g);
-  g = gather_early(g);
+  g = gather_early(g, rates);
   log("gather early", g);
-  g = cover_collectives(g, joins);
+  g = cover_collectives(g, rates, joins);
   log("cover collectives", g);
   g = gather_together(g);
   log("gather together", g);

@@ -36,9 +36,8 @@ struct OpTime {
 /// accumulates.
 double floor_seconds(const Task& task, const DeviceRates& rates);
 
-/// Whether launching its tasks one by one takes more than 5 % of an H200's least time for their
-/// work. The estimate is rough, so that it is the same on all machines.
-bool is_launch_bound(const Plan& plan);
+/// Whether launching its tasks one by one takes more than 5 % of the least time for their work.
+bool is_launch_bound(const Plan& plan, const Rates& rates);
 
 /// Returns the sums of each group of tasks, slowest first.
 std::vector<OpTime> time_by_op(std::span<const TaskSpan> spans, const DeviceRates& rates = {},

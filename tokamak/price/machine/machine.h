@@ -288,6 +288,10 @@ std::string taken_text(const Machine& machine);
 /// "".
 std::string unverified_text(const Machine& machine);
 
+/// Returns the rates with which plans for the machine are made. For Hopper they are the defaults,
+/// so that its prices are of the plans that run.
+Rates planning_rates(const Machine& machine);
+
 /// Throws Error if the device has no matmuls in `precision`.
 void require_products(const Machine& machine, Precision precision);
 

@@ -331,5 +331,30 @@ TEST(SetNumber, ReadsUnitsAndRefusesTheRest) {
             "--set nvlink.latency_s=1 h: nvlink.latency_s: wanted 0 ns to 10 s, got 3600 s");
 }
 
+TEST(PlanningRates, AreTheDefaultsForHopper) {
+  for (const char* name : {"h100", "h200", "h100-96", "h100-published"}) {
+    const Rates rates = planning_rates(load_machine(name));
+    EXPECT_EQ(rates.flops, Rates{}.flops) << name;
+    EXPECT_EQ(rates.best.bytes_per_s, Rates{}.best.bytes_per_s) << name;
+  }
+}
+
+TEST(PlanningRates, AreThoseOfTheFileForOthers) {
+  const Rates rates = planning_rates(load_machine("frontier"));
+  EXPECT_NEAR(rates.best.gemm_flops_bf16, 0.767 * 191.5e12, 1e6);
+  EXPECT_LE(rates.flops, rates.best.gemm_flops_bf16);
+  EXPECT_NEAR(rates.bytes_per_s, 0.8 * 1.6e12, 1.0);
+  EXPECT_NEAR(rates.link_bytes_per_s, 0.5 * 0.745 * 75e9, 1.0) << "of all devices of a host";
+  EXPECT_NEAR(rates.network_bytes_per_s, 0.8 * 12.5e9, 1.0);
+  EXPECT_EQ(rates.num_sms, 110);
+}
+
+TEST(PlanningRates, AreOfMatmulsInFp32WhereThereAreNoOthers) {
+  Machine machine = load_machine("b200");
+  machine.device.peak_flops[Precision::kBf16] = 0.0;
+  machine.levels.clear();
+  EXPECT_GT(planning_rates(machine).flops, 0.0);
+}
+
 }  // namespace
 }  // namespace tokamak::price

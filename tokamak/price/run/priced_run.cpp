@@ -71,7 +71,8 @@ Target priced_target(const Config& config, const price::Machine& machine) {
   return {.backend = "gpu",
           .arch = machine.device.arch,
           .devices_per_host = machine.storage.devices_per_node,
-          .deterministic = config.debug.deterministic};
+          .deterministic = config.debug.deterministic,
+          .rates = price::planning_rates(machine)};
 }
 
 namespace {
