@@ -1,4 +1,4 @@
-"""Keep files and functions small, code ASCII, and the program within tools/budget.toml: warn, and fail where a limit is passed."""
+"""Keep files, functions and structs small, code ASCII, and the program within tools/budget.toml: warn, and fail where a limit is passed."""
 import pathlib
 import re
 import sys
@@ -7,6 +7,7 @@ import tomllib
 WARN_LINES = 400
 MAX_LINES = 800
 MAX_FUNCTION_LINES = 80
+MAX_MEMBERS = 30
 FOLDERS = ("tokamak", "tests", "bench", "fuzz", "tools", "cmake", ".ci")
 SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake"}
 
@@ -14,6 +15,8 @@ SUFFIXES = {".h", ".cpp", ".cu", ".cuh", ".py", ".sh", ".cmake"}
 OPENING = re.compile(r"^ *(?!namespace|extern|struct|class|enum|union).*\)[^;=]*\{$")
 RAW_TEXT = re.compile(r'R"(\w*)\(.*?\)\1"', re.S)
 TEXT = re.compile(r'"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)\'')
+STRUCT = re.compile(r"\b(?:struct|class|union)\b[^;(){}]*?\b(\w+)\b[^;(){}=]*$")
+NO_MEMBER = re.compile(r"\s*(?:using|typedef|friend|static|enum|struct|class|union|template|public|private|protected|operator)\b")
 TESTS = re.compile(r"_test$|_bench$|^test_")
 
 
@@ -38,6 +41,47 @@ def long_functions(source):
             depth += lines[end].count("{") - lines[end].count("}")
         if end - start + 1 > MAX_FUNCTION_LINES:
             found.append((start + 1, end - start + 1))
+    return found
+
+
+def members_of(statement):
+    """The number of data members that a statement at the top of a struct's body declares."""
+    for inner in (r"\{[^{}]*\}", r"<[^<>]*>"):  # initial values, arguments of templates
+        while re.search(inner, statement):
+            statement = re.sub(inner, "", statement)
+    statement = re.sub(r"^.*\}|^(?:\s*(?:public|private|protected)\s*:)+", "", statement, flags=re.S)
+    if not statement.strip() or NO_MEMBER.match(statement):
+        return 0
+    declared = statement.split("=")[0]
+    if "(*" in declared:
+        return 1
+    return 0 if "(" in declared else statement.count(",") + 1
+
+
+def large_structs(source):
+    """(first line, name, members) of each struct with too many data members."""
+    text = "\n".join(without_texts(source))
+    found = []
+    open_braces = []  # [name of a struct or None, line, members]
+    begin = 0  # of the statement
+    for at in re.finditer(r"[{};]", text):
+        statement = text[begin:at.start()]
+        inside = open_braces[-1] if open_braces else None
+        if at[0] == "{":
+            struct = STRUCT.search(statement)
+            is_value = inside is not None and inside[0] is not None and not struct and "(" not in statement
+            open_braces.append(["" if is_value else struct[1] if struct else None, text.count("\n", 0, at.start()) + 1, 0])
+            if is_value:
+                continue  # a member with its initial value: the statement goes on
+        elif at[0] == "}" and open_braces:
+            name, line, members = open_braces.pop()
+            if name == "":
+                continue
+            if name is not None and members > MAX_MEMBERS:
+                found.append((line, name, members))
+        elif inside is not None and inside[0]:
+            inside[2] += members_of(statement)
+        begin = at.end()
     return found
 
 
@@ -88,6 +132,10 @@ def main():
                     print(f"{name}:{number}: not ASCII")
                     bad = 1
             if path.suffix in {".h", ".cpp", ".cu", ".cuh"}:
+                if name.parts[0] == "tokamak":
+                    for number, struct, members in large_structs(text.decode()):
+                        print(f"{name}:{number}: {struct} has {members} members, at most {MAX_MEMBERS}")
+                        bad = 1
                 # Lists of test cases and kernels of GPUs may be longer.
                 is_kernel = path.suffix in {".cu", ".cuh"}
                 fails = name.parts[0] == "tokamak" and not is_kernel and not TESTS.search(path.stem)

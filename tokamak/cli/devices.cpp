@@ -131,7 +131,7 @@ DeviceRates rates_of(const Backend& backend) {
   if (is_gpu(backend)) {
     const auto device = price::device_of_driver(device_text(backend));
     if (!device) return {};
-    return {.gemm_flops_bf16 = device->floor_flops_bf16, .bytes_per_s = device->floor_bytes_per_s};
+    return device->floor;
   }
   const auto machine = load_machine_file(backend.target().threads);
   if (!machine) return {};

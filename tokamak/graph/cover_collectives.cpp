@@ -14,11 +14,6 @@
 namespace tokamak {
 namespace {
 
-// Matmuls of this many operations take about as long as one byte on the links between GPUs of a
-// host: 700 TFLOP/s of an H100 beside 290 GB/s, and kernels beside a collective are slower.
-constexpr double kFlopsPerByte = 3000.0;
-// The ranks of cp may lie on several hosts, whose network is slower.
-constexpr double kFlopsPerContextByte = 9000.0;
 // The weight gradients that wait take at most the time of this many collectives: what they read
 // lives on.
 constexpr double kMostWaiting = 9.0;
@@ -40,8 +35,9 @@ struct Extent {
 
 class Cover {
  public:
-  Cover(const Graph& graph, bool leaves_some)
+  Cover(const Graph& graph, const Rates& rates, bool leaves_some)
       : graph_(graph),
+        rates_(rates),
         rewriter_(graph),
         is_read_(static_cast<size_t>(graph.size())),
         done_(is_read_.size(), kOfOtherSegment) {
@@ -54,9 +50,10 @@ class Cover {
     for (int32_t i = 0; i < graph.size(); ++i) {
       const Node& node = graph.node(i);
       if (is_covered(node))
-        largest_ = std::max(largest_, flops_beside(node_cost(graph_, node), node.stream));
+        largest_ = std::max(largest_, flops_beside(node_cost(graph_, node), node.stream, rates_));
       if (leaves_some && is_covered_in_forward(node)) {
-        largest_left_ = std::max(largest_left_, flops_beside(node_cost(graph_, node), node.stream));
+        largest_left_ =
+            std::max(largest_left_, flops_beside(node_cost(graph_, node), node.stream, rates_));
         ++num_left_[node.label.stage];
       }
     }
@@ -339,7 +336,7 @@ class Cover {
     flops_ += c.flops;
     done = flops_;
     if (!is_covered(node)) return;
-    const double flops = flops_beside(c, node.stream);
+    const double flops = flops_beside(c, node.stream, rates_);
     double& stream_is_free = stream_is_free_[node.stream];
     stream_is_free = std::max(begin_of(node), stream_is_free) + flops;
     for (int32_t k = 0; k < std::ssize(node.out); ++k)
@@ -347,6 +344,7 @@ class Cover {
   }
 
   const Graph& graph_;
+  const Rates& rates_;
   Rewriter rewriter_;
   std::vector<bool> is_read_;
   double largest_ = 0.0;                  // operations that cover the largest collective
@@ -366,8 +364,10 @@ class Cover {
 
 }  // namespace
 
-double flops_beside(const Cost& collective, int stream) {
-  return collective.bytes_sent * (stream == kContextStream ? kFlopsPerContextByte : kFlopsPerByte);
+double flops_beside(const Cost& collective, int stream, const Rates& rates) {
+  const bool is_context = stream == kContextStream;
+  const double sent_per_s = is_context ? rates.network_bytes_per_s : rates.link_bytes_per_s;
+  return collective.bytes_sent * (rates.flops / sent_per_s);
 }
 
 bool is_covered_in_forward(const Node& node) {
@@ -375,8 +375,8 @@ bool is_covered_in_forward(const Node& node) {
          is_covered_in_forward(*node.rules, node.label, node.stream);
 }
 
-Graph cover_collectives(const Graph& graph, bool leaves_some) {
-  Cover cover(graph, leaves_some);
+Graph cover_collectives(const Graph& graph, const Rates& rates, bool leaves_some) {
+  Cover cover(graph, rates, leaves_some);
   return cover.has_work() ? cover.run() : graph;
 }
 

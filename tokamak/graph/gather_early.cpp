@@ -18,7 +18,8 @@ bool is_of_same_block(const Node& a, const Node& b) {
 
 class Early {
  public:
-  explicit Early(const Graph& graph) : graph_(graph), order_(static_cast<size_t>(graph.size())) {
+  Early(const Graph& graph, const Rates& rates)
+      : graph_(graph), rates_(rates), order_(static_cast<size_t>(graph.size())) {
     std::iota(order_.begin(), order_.end(), 0);
   }
 
@@ -93,7 +94,7 @@ class Early {
     const Node& node = graph_.node(*leads.rbegin());
     double left = 0.0;
     for (const int32_t gather : leads)
-      left += flops_beside(node_cost(graph_, graph_.node(gather)), kContextStream);
+      left += flops_beside(node_cost(graph_, graph_.node(gather)), kContextStream, rates_);
     const auto last = std::find(order_.begin(), order_.end(), *leads.rbegin());
     auto first = last;  // of what is reordered
     for (auto at = last; left > 0.0 && at != order_.begin();) {
@@ -128,6 +129,7 @@ class Early {
   }
 
   const Graph& graph_;
+  const Rates& rates_;
   std::vector<int32_t> order_;
 };
 
@@ -188,8 +190,8 @@ class Together {
 
 }  // namespace
 
-Graph gather_early(const Graph& graph) {
-  return Early(graph).run();
+Graph gather_early(const Graph& graph, const Rates& rates) {
+  return Early(graph, rates).run();
 }
 
 Graph gather_together(const Graph& graph) {

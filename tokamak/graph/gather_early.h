@@ -14,7 +14,7 @@ namespace tokamak {
 /// belong to no block in front of the weight gradients that follow what they sum: the head's, which
 /// then runs beside the sum of its input gradient. Only the order of nodes changes, so results keep
 /// their bits. Gathers without such a matmul stay in place.
-Graph gather_early(const Graph& graph);
+Graph gather_early(const Graph& graph, const Rates& rates);
 
 /// Moves the all-gathers on kContextStream of a block's backward, together with the views that they
 /// read, right behind what the block's last sum on kCoveredSumStream before them waits for, where

@@ -10,31 +10,27 @@
 namespace tokamak {
 namespace {
 
-// Rates of a current GPU and its links. They only rank the ways to free memory.
-constexpr double kFlopsPerSecond = 600e12;  // of elements of two bytes
-constexpr double kBytesPerSecond = 3e12;
-constexpr double kSentBytesPerSecond = 200e9;
-constexpr double kLaunchSeconds = 3e-6;
-
 // Returns the picoseconds that a node takes. Whole numbers have one sum in any order, so ranks that
 // find the nodes of a block in unlike orders still agree on which values cost the same.
-int64_t time_again(const Graph& graph, const Node& node) {
+int64_t time_again(const Graph& graph, const Node& node, const Rates& rates) {
   if (node.rules->is_view) return 0;
   const Cost cost = node_cost(graph, node);
-  const double flops_per_second = kFlopsPerSecond * (size_of(cost.dtype) == 1 ? 2.0 : 1.0);
+  const double flops_per_second = rates.flops * (size_of(cost.dtype) == 1 ? 2.0 : 1.0);
   const double compute = std::max(cost.flops / flops_per_second,
-                                  (cost.bytes_read + cost.bytes_written) / kBytesPerSecond);
-  const double seconds = kLaunchSeconds + std::max(compute, cost.bytes_sent / kSentBytesPerSecond);
+                                  (cost.bytes_read + cost.bytes_written) / rates.bytes_per_s);
+  const double seconds =
+      rates.launch_s + std::max(compute, cost.bytes_sent / rates.link_bytes_per_s);
   return std::llround(1e12 * seconds);
 }
 
 // Chooses what one block keeps.
 class BlockChoice {
  public:
-  BlockChoice(const Graph& graph, const KeepBounds& bounds, std::vector<int32_t> nodes,
-              std::vector<Value> read_by_backward)
+  BlockChoice(const Graph& graph, const KeepBounds& bounds, const Rates& rates,
+              std::vector<int32_t> nodes, std::vector<Value> read_by_backward)
       : graph_(graph),
         bounds_(bounds),
+        rates_(rates),
         nodes_(std::move(nodes)),
         reads_(std::move(read_by_backward)) {}
 
@@ -96,7 +92,7 @@ class BlockChoice {
           out.bytes += static_cast<double>(graph_.type(storage).bytes());
       } else if (again.insert(v.node).second) {
         const Node& node = graph_.node(v.node);
-        out.time += time_again(graph_, node);
+        out.time += time_again(graph_, node, rates_);
         wanted.insert(wanted.end(), node.in.begin(), node.in.end());
       }
     }
@@ -170,13 +166,15 @@ class BlockChoice {
 
   const Graph& graph_;
   const KeepBounds& bounds_;
+  const Rates& rates_;
   const Nodes nodes_;  // in order
   const std::vector<Value> reads_;
 };
 
 }  // namespace
 
-std::vector<bool> kept_within_budget(const Graph& graph, const KeepBounds& bounds, double budget) {
+std::vector<bool> kept_within_budget(const Graph& graph, const KeepBounds& bounds, double budget,
+                                     const Rates& rates) {
   std::map<int, std::vector<int32_t>> blocks;
   std::map<int, std::set<Value>> reads;
   for (int32_t i = 0; i < graph.size(); ++i) {
@@ -196,7 +194,7 @@ std::vector<bool> kept_within_budget(const Graph& graph, const KeepBounds& bound
   std::vector<bool> kept = bounds.most;
   for (auto& [block, nodes] : blocks) {
     const std::set<Value>& values = reads[block];
-    BlockChoice(graph, bounds, std::move(nodes), {values.begin(), values.end()})
+    BlockChoice(graph, bounds, rates, std::move(nodes), {values.begin(), values.end()})
         .choose(budget, kept);
   }
   return kept;

@@ -20,6 +20,7 @@ struct KeepBounds {
 /// still kept, and last, of those that free enough, the one that takes the least time. This is a
 /// heuristic for the knapsack that PyTorch's partitioner solves (torch/_functorch/partitioners.py,
 /// activation_memory_budget). Blocks of equal nodes get equal choices.
-std::vector<bool> kept_within_budget(const Graph& graph, const KeepBounds& bounds, double budget);
+std::vector<bool> kept_within_budget(const Graph& graph, const KeepBounds& bounds, double budget,
+                                     const Rates& rates);
 
 }  // namespace tokamak

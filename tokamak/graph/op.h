@@ -93,6 +93,31 @@ struct Cost {
 Cost memory_cost(std::span<const TensorType> in, std::span<const TensorType> out,
                  double flops_per_element);
 
+/// The best that matmuls and copies reach on a device; 0 = not known.
+struct DeviceRates {
+  double gemm_flops_bf16 = 0.0;
+  double gemm_flops_f32 = 0.0;
+  double bytes_per_s = 0.0;  ///< read and written both counted
+
+  /// Returns the rate of matmuls with operands of this type.
+  double gemm_flops(DType dtype) const {
+    if (dtype == DType::kBF16) return gemm_flops_bf16;
+    return dtype == DType::kF32 ? gemm_flops_f32 : 0.0;
+  }
+};
+
+/// What a machine reaches, by which passes weigh ways to do the same work. The defaults are of an
+/// H100 among eight in a host; all runs plan with them, and prices with those of their machine.
+struct Rates {
+  double flops = 600e12;                       ///< of large matmuls of two bytes an element
+  double bytes_per_s = 3e12;                   ///< of kernels bound by memory
+  double link_bytes_per_s = 200e9;             ///< that a rank sends within its host
+  double network_bytes_per_s = 600e12 / 9000;  ///< that it sends to several hosts
+  double launch_s = 3e-6;                      ///< between two kernels
+  int num_sms = 132;                           ///< multiprocessors
+  DeviceRates best{.gemm_flops_bf16 = 790e12, .gemm_flops_f32 = 50e12, .bytes_per_s = 4.2e12};
+};
+
 /// The machine for which a plan is made, read from the machine itself (train) or its file (plan).
 struct Target {
   std::string backend = "cpu";
@@ -102,6 +127,7 @@ struct Target {
   int devices_per_host = 0;             ///< GPUs per host where copy engines can gather, else 0
   bool deterministic = false;           ///< sums in a fixed order, also in a GPU's libraries
   std::vector<std::string_view> lacks;  ///< libraries that variants need but this machine lacks
+  Rates rates;
 };
 
 /// One implementation of an op on one backend, as data; a pass picks the first that accepts.

@@ -135,7 +135,7 @@ void keep_results_of_communication(const Graph& graph, std::vector<bool>& kept) 
 }
 
 std::vector<bool> kept_nodes(const Graph& graph, const StateLayout& layout,
-                             const RecomputePolicy& policy) {
+                             const RecomputePolicy& policy, const Rates& rates) {
   std::vector<bool> most = kept_by_rule(graph, policy);
   if (policy.mode != Mode::kMemoryBudget) return most;
   RecomputePolicy without_budget = policy;
@@ -145,7 +145,7 @@ std::vector<bool> kept_nodes(const Graph& graph, const StateLayout& layout,
                     .emitted = std::vector<bool>(graph.size(), false)};
   keep_results_of_communication(graph, bounds.least);
   if (policy.emit_on_backward) bounds.emitted = emitted_on_backward(graph, layout);
-  return kept_within_budget(graph, bounds, policy.memory_budget);
+  return kept_within_budget(graph, bounds, policy.memory_budget, rates);
 }
 
 // Clones forward nodes on demand, each at most once. Results of communication are cloned ahead, so
@@ -351,13 +351,14 @@ class Recomputer {
 
 }  // namespace
 
-Graph recompute(const Graph& graph, const StateLayout& layout, const RecomputePolicy& policy) {
+Graph recompute(const Graph& graph, const StateLayout& layout, const RecomputePolicy& policy,
+                const Rates& rates) {
   TOK_CHECK(policy.every_nth_block >= 1, "every {}th block", policy.every_nth_block);
   const auto is_dropped = [&](int32_t i) { return graph.node(i).is_dropped; };
   bool any = policy.mode != Mode::kNone;
   for (int32_t i = 0; i < graph.size() && !any; ++i) any = is_dropped(i);
   if (!any) return graph;
-  return Recomputer(graph, kept_nodes(graph, layout, policy)).run();
+  return Recomputer(graph, kept_nodes(graph, layout, policy, rates)).run();
 }
 
 Graph split_weight_gradients(const Graph& graph) {

@@ -36,7 +36,8 @@ struct RecomputePolicy {
 
 /// Clones forward nodes of blocks into the backward, just before their first use there. The clones
 /// are the same ops on the same inputs, so gradients keep their bits.
-Graph recompute(const Graph& graph, const StateLayout& layout, const RecomputePolicy& policy);
+Graph recompute(const Graph& graph, const StateLayout& layout, const RecomputePolicy& policy,
+                const Rates& rates);
 
 /// Puts backward nodes that only gradient storage needs, and the nodes that reduce them, into
 /// Phase::kWeightGradient, so that a schedule can run them later.

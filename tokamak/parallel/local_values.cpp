@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "tokamak/core/error.h"
-#include "tokamak/graph/cover_collectives.h"
+#include "tokamak/graph/streams.h"
 #include "tokamak/parallel/reshard.h"
 
 namespace tokamak {

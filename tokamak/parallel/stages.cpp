@@ -4,13 +4,11 @@
 #include <set>
 
 #include "tokamak/core/error.h"
+#include "tokamak/graph/streams.h"
 #include "tokamak/ops/comm/collective.h"
 
 namespace tokamak {
 namespace {
-
-// Streams of messages come after those of compute, gathers and reductions.
-constexpr int kFirstMessageStream = 3;
 
 class Keeper {
  public:

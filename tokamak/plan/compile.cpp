@@ -73,7 +73,7 @@ Plan with_buffers(const Graph& g, const StateLayout& layout, const CompileOption
   };
   if (options.pipeline.empty()) return assigned(cut_segments(g, options.split_backward));
   Plan plan = assigned(cut_stages(g, options.overlaps_gathers));
-  if (options.joins_forwards) join_forwards(plan, options.pipeline);
+  if (options.joins_forwards) join_forwards(plan, options.pipeline, options.target.rates);
   plan.items = pipeline_items(plan.segments, options.pipeline);
   let_reductions_outlive(plan);
   if (options.overlaps_gathers) let_gathers_outlive(plan);
@@ -97,16 +97,17 @@ std::vector<std::string> explain_variants(const Node& node, const KernelTypes& t
 }
 
 Plan compile(const Graph& graph, const StateLayout& layout, const CompileOptions& options) {
+  const Rates& rates = options.target.rates;
   Graph g = eliminate_dead(expand_composites(graph));
-  g = drop_unread_quantized(eliminate_dead(recompute(g, layout, options.recompute)));
+  g = drop_unread_quantized(eliminate_dead(recompute(g, layout, options.recompute, rates)));
   if (splits_backward(options.pipeline)) g = split_weight_gradients(g);
   if (options.recompute.emit_on_backward) g = eliminate_dead(emit_on_backward(g, layout));
   if (options.fuse) g = fuse_producers(accumulate_sums(g), layout);
   if (options.fuse_readers) g = fuse_readers(g);
   const bool joins = options.joins_forwards && !options.pipeline.empty();
-  if (joins) g = cut_weight_gradients(g);
-  g = gather_early(g);
-  g = cover_collectives(g, joins);
+  if (joins) g = cut_weight_gradients(g, rates);
+  g = gather_early(g, rates);
+  g = cover_collectives(g, rates, joins);
   g = gather_together(g);
   return with_buffers(g, layout, options);
 }

@@ -26,8 +26,9 @@ void set_scratch_bytes(Plan& plan, int64_t bytes) {
 
 class Joiner {
  public:
-  explicit Joiner(Plan& plan)
+  Joiner(Plan& plan, const Rates& rates)
       : plan_(plan),
+        rates_(rates),
         scratch_(plan.arena_bytes[ArenaKind::kScratch]),
         num_classes_(plan.slots.size()) {}
 
@@ -49,14 +50,14 @@ class Joiner {
  private:
   // Returns the forward's tasks with weight gradients in front of those that wait for a covered
   // collective: those that take about as long as it, and all that are left before the last one.
-  static std::vector<Task> between(const std::vector<Task>& forward, std::vector<Task> weights) {
+  std::vector<Task> between(const std::vector<Task>& forward, std::vector<Task> weights) const {
     std::map<size_t, double> wanted;  // by task of the forward: operations of weight gradients
     for (size_t t = 0; t < forward.size(); ++t) {
       if (forward[t].stream != 0) continue;
       for (const int w : forward[t].waits) {
         const Task& before = forward[w];
         if (!is_covered_in_forward(*before.rules, before.label, before.stream)) continue;
-        double flops = flops_beside(cost_of(before), before.stream);
+        double flops = flops_beside(cost_of(before), before.stream, rates_);
         for (size_t other = static_cast<size_t>(w) + 1; other < t; ++other) {
           if (forward[other].stream == 0) flops -= cost_of(forward[other]).flops;
         }
@@ -116,6 +117,7 @@ class Joiner {
   }
 
   Plan& plan_;
+  const Rates& rates_;
   int64_t scratch_;  // of all other segments
   size_t num_classes_;
   std::map<int, int> aliases_;
@@ -123,13 +125,13 @@ class Joiner {
 
 }  // namespace
 
-void join_forwards(Plan& plan, const std::vector<PipelineItem>& items) {
+void join_forwards(Plan& plan, const std::vector<PipelineItem>& items, const Rates& rates) {
   const std::vector<int> joins = forwards_to_join(plan.segments, items);
   std::map<PipelinePoint, int> index;
   for (size_t s = 0; s < plan.segments.size(); ++s) {
     if (plan.segments[s].point) index[*plan.segments[s].point] = static_cast<int>(s);
   }
-  Joiner joiner(plan);
+  Joiner joiner(plan, rates);
   std::set<std::pair<int, int>> joined;
   for (size_t i = 0; i < items.size(); ++i) {
     if (joins[i] < 0) continue;

@@ -14,7 +14,7 @@ namespace tokamak {
 /// Operands are those of the segments apart, but for scratch of the weight gradients, which lies
 /// behind all other scratch, and for their slots, which are those of aliases (SlotClass::alias_of).
 /// REQUIRES: slots are not assigned yet.
-void join_forwards(Plan& plan, const std::vector<PipelineItem>& items);
+void join_forwards(Plan& plan, const std::vector<PipelineItem>& items, const Rates& rates);
 
 /// Removes what join_forwards() has appended. Returns whether that was anything.
 bool part_forwards(Plan& plan);

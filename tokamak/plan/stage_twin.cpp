@@ -48,7 +48,7 @@ Plan twin_of(const Plan& plan, const TwinRequest& request) {
   const bool joins = part_forwards(twin);
   move_stages(twin.segments, request);
   for (SlotClass& slots : twin.slots) slots.bytes = slots.value_bytes;
-  if (joins) join_forwards(twin, request.items);
+  if (joins) join_forwards(twin, request.items, request.rates);
   twin.items = pipeline_items(twin.segments, request.items);
   assign_slots(twin);
   return twin;

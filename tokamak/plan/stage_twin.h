@@ -16,6 +16,7 @@ struct TwinRequest {
   std::vector<int> stages_from;  ///< of rank `from`, in model order
   std::vector<int> stages_to;    ///< of rank `to`; each does the work of its entry in stages_from
   std::vector<PipelineItem> items;  ///< what rank `to` runs: lower_schedule()
+  Rates rates;                      ///< for which `plan` was made
 };
 
 /// Returns a plan whose time and memory are those of rank `to`. Its tasks keep the labels of

@@ -102,17 +102,14 @@ double floor_seconds(const Task& task, const DeviceRates& rates) {
   return floor_of(task, cost_of(task), rates);
 }
 
-bool is_launch_bound(const Plan& plan) {
-  constexpr double kLaunchSeconds = 3e-6;
-  constexpr DeviceRates kRates{
-      .gemm_flops_bf16 = 790e12, .gemm_flops_f32 = 50e12, .bytes_per_s = 4.2e12};
+bool is_launch_bound(const Plan& plan, const Rates& rates) {
   double launches = 0.0;
   double floor = 0.0;
   for (const Segment& segment : plan.segments) {
     for (const Task& task : segment.tasks) {
       if (task.rules->is_communication) continue;
-      launches += kLaunchSeconds;
-      floor += floor_seconds(task, kRates);
+      launches += rates.launch_s;
+      floor += floor_seconds(task, rates.best);
     }
   }
   return launches > 0.05 * floor;

@@ -31,27 +31,13 @@ struct OpTime {
   double share_of_floor() const { return seconds > 0.0 ? floor_s / seconds : 0.0; }
 };
 
-/// The best that matmuls and copies reach on a device; 0 = not known.
-struct DeviceRates {
-  double gemm_flops_bf16 = 0.0;
-  double gemm_flops_f32 = 0.0;
-  double bytes_per_s = 0.0;  ///< read and written both counted
-
-  /// Returns the rate of matmuls with operands of this type.
-  double gemm_flops(DType dtype) const {
-    if (dtype == DType::kBF16) return gemm_flops_bf16;
-    return dtype == DType::kF32 ? gemm_flops_f32 : 0.0;
-  }
-};
-
 /// Returns the larger of flops and bytes over the device's rates, or 0 where the rate that bounds
 /// the task is not known, and for communication. Bytes include a read of each output that always
 /// accumulates.
 double floor_seconds(const Task& task, const DeviceRates& rates);
 
-/// Whether launching its tasks one by one takes more than 5 % of an H200's least time for their
-/// work. The estimate is rough, so that it is the same on all machines.
-bool is_launch_bound(const Plan& plan);
+/// Whether launching its tasks one by one takes more than 5 % of the least time for their work.
+bool is_launch_bound(const Plan& plan, const Rates& rates);
 
 /// Returns the sums of each group of tasks, slowest first.
 std::vector<OpTime> time_by_op(std::span<const TaskSpan> spans, const DeviceRates& rates = {},

@@ -57,9 +57,9 @@ TEST(LaunchBound, IsAPlanOfManySmallTasks) {
   };
   // 3 us are 5 % of what 4.2 TB/s take for 252 MB: for 6 bytes an element 42 million.
   const auto sum_of = [](int64_t n) { return make_task(Add{}, {bf16({n}), bf16({n})}); };
-  EXPECT_TRUE(is_launch_bound(plan_of(sum_of(41'900'000))));
-  EXPECT_FALSE(is_launch_bound(plan_of(sum_of(42'100'000))));
-  EXPECT_FALSE(is_launch_bound(plan_of(gather(1))));
+  EXPECT_TRUE(is_launch_bound(plan_of(sum_of(41'900'000)), {}));
+  EXPECT_FALSE(is_launch_bound(plan_of(sum_of(42'100'000)), {}));
+  EXPECT_FALSE(is_launch_bound(plan_of(gather(1)), {}));
 }
 
 TEST(Floor, OfAttentionCountsCausalPairs) {

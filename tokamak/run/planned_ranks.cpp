@@ -249,7 +249,8 @@ class PlannedRanks::Planner {
                                   .ranks_per_stage = ranks_per_stage_,
                                   .stages_from = pipeline().stages_of(from.at),
                                   .stages_to = pipeline().stages_of(at),
-                                  .items = lower_schedule(pipeline(), at, receives_ahead())})));
+                                  .items = lower_schedule(pipeline(), at, receives_ahead()),
+                                  .rates = request_.target.rates})));
     const Plan& plan = *out_.twins_.back();
     return {.rank = from.rank.rank + (at - from.at) * ranks_per_stage_,
             .plan = &plan,

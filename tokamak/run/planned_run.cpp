@@ -44,9 +44,9 @@ constexpr int64_t kGpuLogitsBytes = int64_t{1} << 30U;
 // One tile of the matmuls.
 constexpr int64_t kGpuLogitsMultiple = 128;
 
-bool wants_graphs(DeviceGraphs choice, const Plan& plan) {
+bool wants_graphs(DeviceGraphs choice, const Plan& plan, const Rates& rates) {
   return choice == DeviceGraphs::kAlways ||
-         (choice == DeviceGraphs::kAuto && is_launch_bound(plan));
+         (choice == DeviceGraphs::kAuto && is_launch_bound(plan, rates));
 }
 
 // Returns the axes whose ranks may lay out their memory differently: ranks of cp attend to parts of
@@ -156,7 +156,8 @@ PlannedRun::PlannedRun(const ModelSpec& config, const RunShape& shape, const Tar
 void PlannedRun::finish(const Target& target) {
   if (target.backend != "gpu") return;
   const std::vector<Plan*> plans = made_plans();
-  for (Plan* plan : plans) plan->device_graphs = wants_graphs(shape_.device_graphs, *plan);
+  for (Plan* plan : plans)
+    plan->device_graphs = wants_graphs(shape_.device_graphs, *plan, target.rates);
   if (plan_without_scales_) plan_without_scales_->device_graphs = false;  // it seldom runs
   choose_transports(plans, target,
                     {.choice = shape_.copy_engines,

@@ -192,7 +192,7 @@ TEST(Search, TriesKeysThatBuyTimeForMemory) {
   // A plan that does not fit is left out.
   price::set_number(
       request.machine, "device.memory_bytes",
-      static_cast<double>(best.peak_bytes) + request.machine.device.reserve_bytes - 1e6);
+      static_cast<double>(best.peak_bytes) + request.machine.device.memory.reserve_bytes - 1e6);
   best = search_plans(request).best.at(0);
   EXPECT_NE(best.point.gather_again, GatherAgain::kNone);
 }

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "tokamak/graph/cover_collectives.h"
+#include "tokamak/graph/streams.h"
 #include "tokamak/ops/attention/context_parts.h"
 #include "tokamak/ops/comm/collective.h"
 #include "tokamak/ops/comm/collective_dim.h"

@@ -1,4 +1,4 @@
-#include "tokamak/graph/cover_collectives.h"
+#include "tokamak/graph/streams.h"
 #include "tokamak/ops/attention/context_attention.h"
 #include "tokamak/ops/attention/context_parts.h"
 #include "tokamak/ops/comm/collective.h"

@@ -17,16 +17,15 @@ namespace {
 
 // A piece takes at least this many times as long as the largest collective.
 constexpr double kLonger = 1.2;
-// Kernels of large matmuls compute such tiles, on the multiprocessors of an H100.
+// Kernels of large matmuls compute such tiles.
 constexpr int64_t kTileRows = 256;
 constexpr int64_t kTileColumns = 128;
-constexpr int64_t kMultiprocessors = 132;
 
 // Cuts `tile_rows` rows of tiles into `count` pieces of at least `least` rows. Pieces of whole
 // waves come first, because cutting costs nothing there.
 std::vector<int64_t> pieces_of(int64_t tile_rows, int64_t tile_columns, int64_t count,
-                               int64_t least) {
-  const int64_t wave = kMultiprocessors / std::gcd(kMultiprocessors, tile_columns);
+                               int64_t least, int64_t num_sms) {
+  const int64_t wave = num_sms / std::gcd(num_sms, tile_columns);
   std::vector<int64_t> pieces;
   for (; count > 0; --count) {
     const int64_t equal = tile_rows / count;
@@ -40,14 +39,16 @@ std::vector<int64_t> pieces_of(int64_t tile_rows, int64_t tile_columns, int64_t 
 
 class GradientCutter {
  public:
-  explicit GradientCutter(const Graph& graph) : graph_(graph), rewriter_(graph) {
+  GradientCutter(const Graph& graph, const Rates& rates)
+      : graph_(graph), num_sms_(rates.num_sms), rewriter_(graph) {
     for (int32_t i = 0; i < graph.size(); ++i) {
       const Node& node = graph.node(i);
       for (const Value v : node.in) {
         if (v.valid()) read_.insert(v.node);
       }
       if (is_covered_in_forward(node))
-        least_ = std::max(least_, kLonger * flops_beside(node_cost(graph, node), node.stream));
+        least_ =
+            std::max(least_, kLonger * flops_beside(node_cost(graph, node), node.stream, rates));
     }
   }
 
@@ -131,8 +132,8 @@ class GradientCutter {
     const double of_tile_row = gradient.flops / static_cast<double>(tile_rows);
     const auto least = static_cast<int64_t>(least_ / of_tile_row) + 1;
     std::vector<int64_t>& rows = pieces_[gradient.node];
-    rows =
-        pieces_of(tile_rows, (dims[1] + kTileColumns - 1) / kTileColumns, gradient.pieces, least);
+    rows = pieces_of(tile_rows, (dims[1] + kTileColumns - 1) / kTileColumns, gradient.pieces, least,
+                     num_sms_);
     for (int64_t& r : rows) r *= kTileRows;
     rows.back() += dims[0] % kTileRows;
   }
@@ -162,6 +163,7 @@ class GradientCutter {
   }
 
   const Graph& graph_;
+  const int64_t num_sms_;
   Rewriter rewriter_;
   std::set<int32_t> read_;
   double least_ = 0.0;  // operations of the smallest piece
@@ -171,8 +173,8 @@ class GradientCutter {
 
 }  // namespace
 
-Graph cut_weight_gradients(const Graph& graph) {
-  return GradientCutter(graph).run();
+Graph cut_weight_gradients(const Graph& graph, const Rates& rates) {
+  return GradientCutter(graph, rates).run();
 }
 
 }  // namespace tokamak

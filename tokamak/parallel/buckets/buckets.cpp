@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/graph/streams.h"
 #include "tokamak/ops/comm/collective.h"
 #include "tokamak/ops/elementwise/cast.h"
 #include "tokamak/ops/layout/reshape.h"
@@ -14,9 +15,6 @@
 
 namespace tokamak {
 namespace {
-
-constexpr int kGatherStream = 1;
-constexpr int kReduceStream = 2;
 
 // Makes an emitted node run on `stream`, in the microbatches that `when` says.
 Value emitted(Graph& g, Value v, int stream, When when = When::kEvery) {

@@ -36,7 +36,7 @@ TEST(DeviceNames, GiveTheMachineByTheDriversName) {
 TEST(DeviceNames, GiveFloorsOnlyWhereTheyAreKnown) {
   const auto floors = [](std::string_view name) {
     const Device device = *device_of_driver(name);
-    return std::pair(device.floor_flops_bf16, device.floor_bytes_per_s);
+    return std::pair(device.floor.gemm_flops_bf16, device.floor.bytes_per_s);
   };
   EXPECT_EQ(floors("NVIDIA H200"), std::pair(790e12, 4.2e12));
   EXPECT_EQ(floors("NVIDIA H100 80GB HBM3"), std::pair(750e12, 3.0e12));

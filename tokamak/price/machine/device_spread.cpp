@@ -23,17 +23,17 @@ double expected_greatest(int64_t n) {
 }
 
 double slowest_lag(const Device& device, int64_t num_devices) {
-  return device.sustained_spread * expected_greatest(num_devices);
+  return device.gemm.sustained_spread * expected_greatest(num_devices);
 }
 
 Machine slowest_of(Machine machine, int64_t num_devices) {
   Device& d = machine.device;
   const double slower = 1.0 + slowest_lag(d, num_devices);
-  d.gemm_sustained_efficiency /= slower;
-  if (d.memory_power > 0.0) {
+  d.gemm.sustained_efficiency /= slower;
+  if (d.power.memory > 0.0) {
     // A device that sustains a lower rate draws more power at the same clocks, whatever it
     // computes.
-    d.attention_power *= std::pow(slower, 1.0 + 1.0 / d.gemm_clock_exponent);
+    d.power.attention *= std::pow(slower, 1.0 + 1.0 / d.gemm.clock_exponent);
   } else {
     machine.software.power_derate /= slower;
   }

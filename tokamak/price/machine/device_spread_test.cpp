@@ -24,27 +24,27 @@ double product_seconds(const Machine& machine) {
 
 TEST(DeviceSpread, TheSlowestOfManySustainsLess) {
   Machine machine = load_machine("h100-published");
-  machine.device.sustained_spread = 0.02;
+  machine.device.gemm.sustained_spread = 0.02;
   const double alone = product_seconds(machine);
   EXPECT_DOUBLE_EQ(product_seconds(slowest_of(machine, 1)), alone);
   EXPECT_NEAR(product_seconds(slowest_of(machine, 100)) / alone, 1.0 + 0.02 * 2.51, 1e-3);
   EXPECT_NEAR(slowest_lag(machine.device, 100), 0.02 * 2.51, 1e-3);
-  machine.device.sustained_spread = 0.0;
+  machine.device.gemm.sustained_spread = 0.0;
   EXPECT_DOUBLE_EQ(product_seconds(slowest_of(machine, 4096)), alone);
 }
 
 // Its clocks are what it lacks: short matmuls run at the rate of all devices.
 TEST(DeviceSpread, WhereClocksArePricedTheSlowestDrawsMore) {
   Machine machine = load_machine("h200");
-  ASSERT_GT(machine.device.memory_power, 0.0);
-  machine.device.sustained_spread = 0.02;
+  ASSERT_GT(machine.device.power.memory, 0.0);
+  machine.device.gemm.sustained_spread = 0.02;
   const Machine slowest = slowest_of(machine, 100);
   EXPECT_DOUBLE_EQ(product_seconds(slowest), product_seconds(machine));
   const double slower = 1.0 + 0.02 * 2.51;
-  EXPECT_NEAR(machine.device.gemm_sustained_efficiency / slowest.device.gemm_sustained_efficiency,
+  EXPECT_NEAR(machine.device.gemm.sustained_efficiency / slowest.device.gemm.sustained_efficiency,
               slower, 1e-3);
-  const double more = std::pow(slower, 1.0 + 1.0 / machine.device.gemm_clock_exponent);
-  EXPECT_NEAR(slowest.device.attention_power / machine.device.attention_power, more, 2e-3);
+  const double more = std::pow(slower, 1.0 + 1.0 / machine.device.gemm.clock_exponent);
+  EXPECT_NEAR(slowest.device.power.attention / machine.device.power.attention, more, 2e-3);
 }
 
 }  // namespace

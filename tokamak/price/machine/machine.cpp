@@ -176,6 +176,35 @@ bool is_low(Precision precision) {
   return precision == Precision::kFp8 || precision == Precision::kFp4;
 }
 
+Rates planning_rates(const Machine& machine) {
+  const Device& d = machine.device;
+  // gfx90a has the number of sm_90, but no fp8.
+  if (d.arch == 90 && d.peak_flops[Precision::kFp8] > 0.0) return {};
+  const auto best = [&](Precision p) { return d.peak_flops[p] * d.gemm.efficiency[p]; };
+  const auto linear = d.peak_flops[Precision::kBf16] > 0.0 ? Precision::kBf16 : Precision::kFp32;
+  const double sustained =
+      std::min(best(linear), d.peak_flops[linear] * d.gemm.sustained_efficiency);
+  Rates rates{.flops = sustained / machine.software.compute_slowdown,
+              .bytes_per_s = d.memory.bytes_per_s * d.memory.efficiency,
+              .launch_s = d.launch_s,
+              .num_sms = d.num_sms,
+              .best = d.floor};
+  if (rates.best.gemm_flops_bf16 == 0.0) rates.best.gemm_flops_bf16 = best(Precision::kBf16);
+  if (rates.best.gemm_flops_f32 == 0.0) rates.best.gemm_flops_f32 = best(Precision::kFp32);
+  if (rates.best.bytes_per_s == 0.0) rates.best.bytes_per_s = rates.bytes_per_s;
+  if (machine.levels.empty()) return rates;
+  // Collectives of a block's size beside kernels: 200 of 364 GB/s on an H100.
+  constexpr double kBesideKernels = 0.5;
+  const auto large = [](const Level& level) { return level.bytes_per_s * level.efficiency; };
+  const auto host = std::find_if(machine.levels.begin(), machine.levels.end(), [&](const Level& l) {
+    return l.num_devices == 0 || l.num_devices >= machine.storage.devices_per_node;
+  });
+  const Level& outermost = machine.levels.back();
+  rates.link_bytes_per_s = kBesideKernels * large(host == machine.levels.end() ? outermost : *host);
+  rates.network_bytes_per_s = std::min(rates.link_bytes_per_s, large(outermost));
+  return rates;
+}
+
 void require_products(const Machine& machine, Precision precision) {
   TOK_REQUIRE(machine.device.peak_flops[precision] > 0.0, "{}: {} has no rate of products in {}",
               machine.name, machine.device.name, name_of(precision));

@@ -14,6 +14,7 @@
 
 #include "tokamak/core/dtype.h"
 #include "tokamak/core/enum_array.h"
+#include "tokamak/graph/op.h"
 
 namespace tokamak::price {
 
@@ -38,79 +39,100 @@ struct GemmTile {
   double efficiency = 1.0;
 };
 
-/// Rates are per device as a program sees it, in SI units; 0 = not supported.
-struct Device {
-  std::string name;
-  int arch = 0;                                                    ///< 90 for sm_90
-  EnumArray<Precision, double, kNumPrecisions> peak_flops{};       ///< dense, by Precision
-  EnumArray<Precision, double, kNumPrecisions> gemm_efficiency{};  ///< best large matmul over peak
+/// Matmuls.
+struct GemmRates {
+  EnumArray<Precision, double, kNumPrecisions> efficiency{};  ///< best large matmul over peak
   /// The rate that power sustains, over the peak: a matmul takes at least its FLOPs at that rate. A
   /// kernel that leaves multiprocessors idle at cold clocks is not slowed. 1 = power is never
   /// short.
-  double gemm_sustained_efficiency = 1.0;
+  double sustained_efficiency = 1.0;
   /// Standard deviation over mean, among devices of this kind, of the rate that power sustains.
   double sustained_spread = 0.0;
-  double attention_forward_efficiency = 0.0;  ///< over the bf16 peak, many keys
-  double attention_backward_efficiency = 0.0;
-  /// A row of queries that sees n keys takes as long as n + this, which a tile costs besides keys.
-  double attention_forward_overhead = 0.0;
-  double attention_backward_overhead = 0.0;
-  /// Waves of tiles that causal attention takes beyond tiles / num_sms, since the longest tile is
-  /// twice the mean. A shorter longest tile adds less; attention takes at least whole waves.
-  double attention_forward_tail = 0.0;
-  double attention_backward_tail = 0.0;
-  /// The softmax of a tile takes as long as matmuls over this many more columns of the head; the
-  /// efficiencies hold for head dim 128.
-  double attention_softmax_columns = 48.0;
-  double attention_backward_softmax_columns = 48.0;
-  /// The rate of matmuls is proportional to this power of the clocks, that of attention to the
-  /// clocks.
-  double gemm_clock_exponent = 1.0;
-  /// Power of attention at the highest clocks and full rate, over what the device may draw.
-  double attention_power = 1.0;
-  /// Power of kernels bound by memory, over what the device may draw. If it is given, the power
-  /// limit holds for a whole step (step_clock.h), else for each matmul by itself.
-  double memory_power = 0.0;
-  /// Power of collectives between kernels (on stream 0), over what the device may draw.
-  double collective_power = 1.0;
-  int num_sms = 1;
+  double clock_exponent = 1.0;  ///< the rate is proportional to this power of the clocks
   std::vector<GemmTile> tiles;
-  double gemm_k_overhead = 300.0;  ///< a matmul of depth k takes as long as k + this at full rate
-  double gemm_kernel_overhead =
-      0.0;  ///< depth that a matmul kernel takes once, at begin and end; both as depth of bf16
-  double gemm_alignment_share =
+  double k_overhead = 300.0;     ///< a matmul of depth k takes as long as k + this at full rate
+  double kernel_overhead = 0.0;  ///< depth that a matmul kernel takes once, at begin and end; both
+                                 ///< as depth of bf16
+  double alignment_share =
       0.93;  ///< of the rate, for each halving of the rows' alignment below 128 bytes
   /// Share of the rate where rows begin at odd elements: then no copy to shared memory runs beside
   /// the matmuls.
-  double gemm_odd_share = 0.4;
-  /// Rates of matmuls in low precision whose scales are of rows, and of parts of rows, over that
-  /// with scales of tensors.
-  double gemm_rows_share = 1.0;
-  double gemm_parts_share = 1.0;
-  /// The power that matmuls in low precision draw at their rate, over the limit: then their rate
-  /// does not go with the clocks. 0: they are like other matmuls.
-  double gemm_low_power = 0.0;
-  /// Rates of kernels that lower values under such scales, over those of other kernels bound by
-  /// memory.
-  double encode_tensor_share = 1.0;
-  double encode_rows_share = 1.0;
-  double encode_parts_share = 1.0;
-  double memory_bytes = 0.0;
-  double memory_bytes_per_s = 0.0;  ///< of the data sheet
-  double memory_efficiency = 0.85;  ///< large copies over it
-  double memory_half_bytes = 2e6;   ///< bytes at which half of that is reached
-  double launch_s = 2e-6;           ///< between two kernels of a stream
-  double reserve_bytes = 0.0;       ///< context, libraries: outside the plan
-  /// The best that large matmuls and copies reach, from which tables of ops compute floors; 0 = not
-  /// known.
-  double floor_flops_bf16 = 0.0;
-  double floor_bytes_per_s = 0.0;
+  double odd_share = 0.4;
+  /// Rates of matmuls in low precision whose scales are of rows, and of parts of rows, over that with
+  /// scales of tensors.
+  double rows_share = 1.0;
+  double parts_share = 1.0;
+};
+
+/// Attention in one direction. Its rate is proportional to the clocks.
+struct AttentionRates {
+  double efficiency = 0.0;  ///< over the bf16 peak, many keys
+  /// A row of queries that sees n keys takes as long as n + this, which a tile costs besides keys.
+  double overhead = 0.0;
+  /// Waves of tiles that causal attention takes beyond tiles / num_sms, since the longest tile is
+  /// twice the mean. A shorter longest tile adds less; attention takes at least whole waves.
+  double tail = 0.0;
+  /// The softmax of a tile takes as long as matmuls over this many more columns of the head; the
+  /// efficiency holds for head dim 128.
+  double softmax_columns = 48.0;
+};
+
+/// Power of kernels over what the device may draw.
+struct PowerShares {
+  double attention = 1.0;  ///< at the highest clocks and full rate
+  /// Of kernels bound by memory. If it is given, the power limit holds for a whole step
+  /// (step_clock.h), else for each matmul by itself.
+  double memory = 0.0;
+  double collective = 1.0;  ///< of collectives between kernels (on stream 0)
+  /// Of matmuls in low precision at their rate, which then does not go with the clocks. 0: they are
+  /// like other matmuls.
+  double low_precision = 0.0;
+};
+
+/// Rates of kernels that quantize under scales of tensors, rows and parts of rows, over those of
+/// other kernels bound by memory.
+struct EncodeShares {
+  double tensor_share = 1.0;
+  double rows_share = 1.0;
+  double parts_share = 1.0;
+};
+
+struct MemoryRates {
+  double bytes = 0.0;
+  double reserve_bytes = 0.0;  ///< context, libraries: outside the plan
+  double bytes_per_s = 0.0;    ///< of the data sheet
+  double efficiency = 0.85;    ///< large copies over it
+  double half_bytes = 2e6;     ///< bytes at which half of that is reached
+};
+
+/// Copies that no kernel does.
+struct CopyRates {
   double to_host_bytes_per_s = 0.0;
   double from_host_bytes_per_s = 0.0;
   /// Rates at which an asynchronous save copies state, within the device while the step stands and
   /// to the host beside steps; 0 = as a kernel copies, and to_host_bytes_per_s.
   double snapshot_bytes_per_s = 0.0;
   double save_bytes_per_s = 0.0;
+};
+
+/// Rates are per device as a program sees it, in SI units; 0 = not supported. A key of the table
+/// begins with the name of its group, as in "gemm_k_overhead".
+struct Device {
+  std::string name;
+  int arch = 0;                                               ///< 90 for sm_90
+  EnumArray<Precision, double, kNumPrecisions> peak_flops{};  ///< dense, by Precision
+  int num_sms = 1;
+  double launch_s = 2e-6;  ///< between two kernels of a stream
+  GemmRates gemm;
+  AttentionRates attention_forward;
+  AttentionRates attention_backward;
+  PowerShares power;
+  EncodeShares encode;
+  MemoryRates memory;
+  CopyRates copies;
+  /// The best that large matmuls and copies reach, from which tables of ops compute floors; 0 = not
+  /// known.
+  DeviceRates floor;
   /// Devices of the largest measured run that a price was within 15 % of; 0 = there is none.
   int verified_devices = 0;
 };
@@ -268,6 +290,10 @@ std::string taken_text(const Machine& machine);
 /// Returns "unverified: ..." if no measured run on the machine's device bears its prices out, else
 /// "".
 std::string unverified_text(const Machine& machine);
+
+/// Returns the rates with which plans for the machine are made. For Hopper they are the defaults,
+/// so that its prices are of the plans that run.
+Rates planning_rates(const Machine& machine);
 
 /// Throws Error if the device has no matmuls in `precision`.
 void require_products(const Machine& machine, Precision precision);

@@ -177,22 +177,22 @@ void validate(const Machine& m) {
       m.device.peak_flops[Precision::kBf16] > 0.0 || m.device.peak_flops[Precision::kFp32] > 0.0,
       "{}: no device: device.peak_flops_bf16 is missing", name);
   for (size_t p = 0; p < kNumPrecisions; ++p) {
-    TOK_REQUIRE(m.device.peak_flops[p] == 0.0 || m.device.gemm_efficiency[p] > 0.0,
+    TOK_REQUIRE(m.device.peak_flops[p] == 0.0 || m.device.gemm.efficiency[p] > 0.0,
                 "{}: device.gemm_efficiency_{} is missing or 0", name,
                 name_of(static_cast<Precision>(p)));
   }
-  TOK_REQUIRE(!m.device.tiles.empty(), "{}: device.tile_128x128, or of another size, is missing",
-              name);
-  TOK_REQUIRE(m.device.attention_forward_efficiency > 0.0,
+  TOK_REQUIRE(!m.device.gemm.tiles.empty(),
+              "{}: device.tile_128x128, or of another size, is missing", name);
+  TOK_REQUIRE(m.device.attention_forward.efficiency > 0.0,
               "{}: device.attention_forward_efficiency is missing or 0", name);
-  TOK_REQUIRE(m.device.attention_backward_efficiency > 0.0,
+  TOK_REQUIRE(m.device.attention_backward.efficiency > 0.0,
               "{}: device.attention_backward_efficiency is missing or 0", name);
-  TOK_REQUIRE(m.device.memory_bytes > 0.0, "{}: device.memory_bytes is missing", name);
-  TOK_REQUIRE(m.device.memory_bytes_per_s > 0.0, "{}: device.memory_bytes_per_s is missing", name);
-  TOK_REQUIRE(m.device.reserve_bytes < m.device.memory_bytes,
+  TOK_REQUIRE(m.device.memory.bytes > 0.0, "{}: device.memory_bytes is missing", name);
+  TOK_REQUIRE(m.device.memory.bytes_per_s > 0.0, "{}: device.memory_bytes_per_s is missing", name);
+  TOK_REQUIRE(m.device.memory.reserve_bytes < m.device.memory.bytes,
               "{}: device.reserve_bytes: wanted less than device.memory_bytes, {}, got {}", name,
-              text_of(m.device.memory_bytes, Dimension::kBytes),
-              text_of(m.device.reserve_bytes, Dimension::kBytes));
+              text_of(m.device.memory.bytes, Dimension::kBytes),
+              text_of(m.device.memory.reserve_bytes, Dimension::kBytes));
   int inner = 1;
   for (size_t l = 0; l < m.levels.size(); ++l) {
     const Level& level = m.levels[l];

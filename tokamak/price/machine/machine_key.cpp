@@ -23,27 +23,34 @@ constexpr double kMaxDevices = 1 << 24;
 constexpr size_t kMaxTiles = 64;
 constexpr std::string_view kTilePrefix = "device.tile_";
 
-template <auto Part, auto Field>
+// The field at the end of a path of members.
+template <auto... Path>
+auto& field_of(auto& machine) {
+  return (machine.*....*Path);
+}
+
+template <auto... Path>
 MachineKey number(const std::string& name, Dimension dimension, double min, double max) {
-  using Type = std::remove_reference_t<decltype((std::declval<Machine&>().*Part).*Field)>;
+  using Type = std::remove_reference_t<decltype(field_of<Path...>(std::declval<Machine&>()))>;
   return {.name = name,
           .dimension = dimension,
           .min = min,
           .max = max,
           .is_whole = std::is_integral_v<Type>,
-          .get = [](const Machine& m, size_t) { return static_cast<double>((m.*Part).*Field); },
-          .set = [](Machine& m, size_t, double v) { (m.*Part).*Field = static_cast<Type>(v); }};
+          .get = [](const Machine& m, size_t) { return static_cast<double>(field_of<Path...>(m)); },
+          .set = [](Machine& m, size_t, double v) { field_of<Path...>(m) = static_cast<Type>(v); }};
 }
 
 // The keys of one part of a machine.
-template <auto Part>
+template <auto... Part>
 class PartKeys {
  public:
   PartKeys(std::string_view section, std::vector<MachineKey>& out) : section_(section), out_(out) {}
 
-  template <auto Field>
+  template <auto... Path>
   void add(std::string_view name, Dimension dimension, double min, double max) const {
-    out_.push_back(number<Part, Field>(fmt::format("{}.{}", section_, name), dimension, min, max));
+    out_.push_back(
+        number<Part..., Path...>(fmt::format("{}.{}", section_, name), dimension, min, max));
   }
 
  private:
@@ -51,13 +58,13 @@ class PartKeys {
   std::vector<MachineKey>& out_;
 };
 
-template <auto Field>
+template <auto... Path>
 MachineKey by_precision(std::string_view name, size_t precision, Dimension dimension, double max) {
   return {.name = fmt::format("device.{}_{}", name, name_of(static_cast<Precision>(precision))),
           .dimension = dimension,
           .max = max,
-          .get = [](const Machine& m, size_t at) { return (m.device.*Field)[at]; },
-          .set = [](Machine& m, size_t at, double v) { (m.device.*Field)[at] = v; },
+          .get = [](const Machine& m, size_t at) { return field_of<Path...>(m)[at]; },
+          .set = [](Machine& m, size_t at, double v) { field_of<Path...>(m)[at] = v; },
           .at = precision};
 }
 
@@ -77,62 +84,74 @@ MachineKey of_level(const Machine& m, size_t level, std::string_view name, Dimen
 }
 
 MachineKey of_tile(const Machine& m, size_t tile) {
-  const GemmTile& t = m.device.tiles[tile];
+  const GemmTile& t = m.device.gemm.tiles[tile];
   return {.name = fmt::format("{}{}x{}", kTilePrefix, t.m, t.n),
           .min = 1e-3,
           .max = 1.0,
-          .get = [](const Machine& x, size_t at) { return x.device.tiles[at].efficiency; },
-          .set = [](Machine& x, size_t at, double v) { x.device.tiles[at].efficiency = v; },
+          .get = [](const Machine& x, size_t at) { return x.device.gemm.tiles[at].efficiency; },
+          .set = [](Machine& x, size_t at, double v) { x.device.gemm.tiles[at].efficiency = v; },
           .at = tile};
 }
 
 void add_device(std::vector<MachineKey>& out) {
   const PartKeys<&Machine::device> keys("device", out);
+  const PartKeys<&Machine::device, &Device::gemm> gemm("device", out);
+  const PartKeys<&Machine::device, &Device::attention_forward> forward("device", out);
+  const PartKeys<&Machine::device, &Device::attention_backward> backward("device", out);
+  const PartKeys<&Machine::device, &Device::power> power("device", out);
+  const PartKeys<&Machine::device, &Device::encode> encode("device", out);
+  const PartKeys<&Machine::device, &Device::memory> memory("device", out);
+  const PartKeys<&Machine::device, &Device::floor> floor("device", out);
+  const PartKeys<&Machine::device, &Device::copies> copies("device", out);
   keys.add<&Device::arch>("arch", kNone, 0, 1e6);
   for (size_t p = 0; p < kNumPrecisions; ++p) {
-    out.push_back(by_precision<&Device::peak_flops>("peak_flops", p, kFlopsPerSecond, kMaxFlops));
+    out.push_back(by_precision<&Machine::device, &Device::peak_flops>("peak_flops", p,
+                                                                      kFlopsPerSecond, kMaxFlops));
   }
   for (size_t p = 0; p < kNumPrecisions; ++p) {
-    out.push_back(by_precision<&Device::gemm_efficiency>("gemm_efficiency", p, kNone, 1.0));
+    out.push_back(by_precision<&Machine::device, &Device::gemm, &GemmRates::efficiency>(
+        "gemm_efficiency", p, kNone, 1.0));
   }
-  keys.add<&Device::gemm_sustained_efficiency>("gemm_sustained_efficiency", kNone, 1e-6, 1);
-  keys.add<&Device::sustained_spread>("sustained_spread", kNone, 0, 0.2);
-  keys.add<&Device::attention_forward_efficiency>("attention_forward_efficiency", kNone, 0, 1);
-  keys.add<&Device::attention_backward_efficiency>("attention_backward_efficiency", kNone, 0, 1);
-  keys.add<&Device::attention_forward_overhead>("attention_forward_overhead", kNone, 0, 1e6);
-  keys.add<&Device::attention_backward_overhead>("attention_backward_overhead", kNone, 0, 1e6);
-  keys.add<&Device::attention_forward_tail>("attention_forward_tail", kNone, 0, 1e3);
-  keys.add<&Device::attention_backward_tail>("attention_backward_tail", kNone, 0, 1e3);
-  keys.add<&Device::attention_softmax_columns>("attention_softmax_columns", kNone, 0, 1e4);
-  keys.add<&Device::attention_backward_softmax_columns>("attention_backward_softmax_columns", kNone,
-                                                        0, 1e4);
-  keys.add<&Device::attention_power>("attention_power", kNone, 0, 10);
-  keys.add<&Device::memory_power>("memory_power", kNone, 0, 1);
-  keys.add<&Device::collective_power>("collective_power", kNone, 0, 1);
+  gemm.add<&GemmRates::sustained_efficiency>("gemm_sustained_efficiency", kNone, 1e-6, 1);
+  gemm.add<&GemmRates::sustained_spread>("sustained_spread", kNone, 0, 0.2);
+  forward.add<&AttentionRates::efficiency>("attention_forward_efficiency", kNone, 0, 1);
+  backward.add<&AttentionRates::efficiency>("attention_backward_efficiency", kNone, 0, 1);
+  forward.add<&AttentionRates::overhead>("attention_forward_overhead", kNone, 0, 1e6);
+  backward.add<&AttentionRates::overhead>("attention_backward_overhead", kNone, 0, 1e6);
+  forward.add<&AttentionRates::tail>("attention_forward_tail", kNone, 0, 1e3);
+  backward.add<&AttentionRates::tail>("attention_backward_tail", kNone, 0, 1e3);
+  forward.add<&AttentionRates::softmax_columns>("attention_softmax_columns", kNone, 0, 1e4);
+  backward.add<&AttentionRates::softmax_columns>("attention_backward_softmax_columns", kNone, 0,
+                                                 1e4);
+  power.add<&PowerShares::attention>("attention_power", kNone, 0, 10);
+  power.add<&PowerShares::memory>("memory_power", kNone, 0, 1);
+  power.add<&PowerShares::collective>("collective_power", kNone, 0, 1);
   keys.add<&Device::num_sms>("num_sms", kNone, 1, 1e6);
-  keys.add<&Device::gemm_k_overhead>("gemm_k_overhead", kNone, 0, 1e6);
-  keys.add<&Device::gemm_kernel_overhead>("gemm_kernel_overhead", kNone, 0, 1e6);
-  keys.add<&Device::gemm_clock_exponent>("gemm_clock_exponent", kNone, 0.1, 1);
-  keys.add<&Device::gemm_alignment_share>("gemm_alignment_share", kNone, 1e-3, 1);
-  keys.add<&Device::gemm_odd_share>("gemm_odd_share", kNone, 1e-3, 1);
-  keys.add<&Device::gemm_rows_share>("gemm_rows_share", kNone, 1e-3, 1);
-  keys.add<&Device::gemm_parts_share>("gemm_parts_share", kNone, 1e-3, 1);
-  keys.add<&Device::gemm_low_power>("gemm_codes_power", kNone, 0, 2);
-  keys.add<&Device::encode_tensor_share>("encode_tensor_share", kNone, 1e-3, 1);
-  keys.add<&Device::encode_rows_share>("encode_rows_share", kNone, 1e-3, 1);
-  keys.add<&Device::encode_parts_share>("encode_parts_share", kNone, 1e-3, 1);
-  keys.add<&Device::memory_bytes>("memory_bytes", kBytes, 1, kMaxBytes);
-  keys.add<&Device::memory_bytes_per_s>("memory_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
-  keys.add<&Device::memory_efficiency>("memory_efficiency", kNone, 1e-6, 1);
-  keys.add<&Device::memory_half_bytes>("memory_half_bytes", kBytes, 0, kMaxBytes);
+  gemm.add<&GemmRates::k_overhead>("gemm_k_overhead", kNone, 0, 1e6);
+  gemm.add<&GemmRates::kernel_overhead>("gemm_kernel_overhead", kNone, 0, 1e6);
+  gemm.add<&GemmRates::clock_exponent>("gemm_clock_exponent", kNone, 0.1, 1);
+  gemm.add<&GemmRates::alignment_share>("gemm_alignment_share", kNone, 1e-3, 1);
+  gemm.add<&GemmRates::odd_share>("gemm_odd_share", kNone, 1e-3, 1);
+  gemm.add<&GemmRates::rows_share>("gemm_rows_share", kNone, 1e-3, 1);
+  gemm.add<&GemmRates::parts_share>("gemm_parts_share", kNone, 1e-3, 1);
+  power.add<&PowerShares::low_precision>("gemm_codes_power", kNone, 0, 2);
+  encode.add<&EncodeShares::tensor_share>("encode_tensor_share", kNone, 1e-3, 1);
+  encode.add<&EncodeShares::rows_share>("encode_rows_share", kNone, 1e-3, 1);
+  encode.add<&EncodeShares::parts_share>("encode_parts_share", kNone, 1e-3, 1);
+  memory.add<&MemoryRates::bytes>("memory_bytes", kBytes, 1, kMaxBytes);
+  memory.add<&MemoryRates::bytes_per_s>("memory_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
+  memory.add<&MemoryRates::efficiency>("memory_efficiency", kNone, 1e-6, 1);
+  memory.add<&MemoryRates::half_bytes>("memory_half_bytes", kBytes, 0, kMaxBytes);
   keys.add<&Device::launch_s>("launch_s", kSeconds, 0, kMaxShort);
-  keys.add<&Device::reserve_bytes>("reserve_bytes", kBytes, 0, kMaxBytes);
-  keys.add<&Device::floor_flops_bf16>("floor_flops_bf16", kFlopsPerSecond, 0, kMaxFlops);
-  keys.add<&Device::floor_bytes_per_s>("floor_bytes_per_s", kBytesPerSecond, 0, kMaxRate);
-  keys.add<&Device::to_host_bytes_per_s>("to_host_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
-  keys.add<&Device::from_host_bytes_per_s>("from_host_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
-  keys.add<&Device::snapshot_bytes_per_s>("snapshot_bytes_per_s", kBytesPerSecond, 0, kMaxRate);
-  keys.add<&Device::save_bytes_per_s>("save_bytes_per_s", kBytesPerSecond, 0, kMaxRate);
+  memory.add<&MemoryRates::reserve_bytes>("reserve_bytes", kBytes, 0, kMaxBytes);
+  floor.add<&DeviceRates::gemm_flops_bf16>("floor_flops_bf16", kFlopsPerSecond, 0, kMaxFlops);
+  floor.add<&DeviceRates::bytes_per_s>("floor_bytes_per_s", kBytesPerSecond, 0, kMaxRate);
+  copies.add<&CopyRates::to_host_bytes_per_s>("to_host_bytes_per_s", kBytesPerSecond, 1, kMaxRate);
+  copies.add<&CopyRates::from_host_bytes_per_s>("from_host_bytes_per_s", kBytesPerSecond, 1,
+                                                kMaxRate);
+  copies.add<&CopyRates::snapshot_bytes_per_s>("snapshot_bytes_per_s", kBytesPerSecond, 0,
+                                               kMaxRate);
+  copies.add<&CopyRates::save_bytes_per_s>("save_bytes_per_s", kBytesPerSecond, 0, kMaxRate);
   keys.add<&Device::verified_devices>("verified_devices", kNone, 0, kMaxDevices);
 }
 
@@ -233,7 +252,7 @@ double least_of(const MachineKey& key) {
 std::vector<MachineKey> all_keys(const Machine& machine) {
   std::vector<MachineKey> out;
   add_device(out);
-  for (size_t t = 0; t < machine.device.tiles.size(); ++t) out.push_back(of_tile(machine, t));
+  for (size_t t = 0; t < machine.device.gemm.tiles.size(); ++t) out.push_back(of_tile(machine, t));
   add_software(out);
   add_storage(out);
   add_failures(out);
@@ -244,7 +263,7 @@ std::vector<MachineKey> all_keys(const Machine& machine) {
 void add_tile(Machine& machine, std::string_view name) {
   const auto tile = tile_of(name);
   if (!tile) return;
-  auto& tiles = machine.device.tiles;
+  auto& tiles = machine.device.gemm.tiles;
   const bool is_known = std::any_of(tiles.begin(), tiles.end(), [&](const GemmTile& t) {
     return t.m == tile->m && t.n == tile->n;
   });

@@ -71,7 +71,7 @@ TEST(Machine, EveryBuiltInOneLoadsAndPrintsWhatSetNumberReads) {
 TEST(Machine, HasTheDataSheetsNumbers) {
   const Machine h100 = load_machine("h100");
   EXPECT_DOUBLE_EQ(h100.device.peak_flops[kBf16], 989e12);
-  EXPECT_DOUBLE_EQ(h100.device.memory_bytes_per_s, 3.35e12);
+  EXPECT_DOUBLE_EQ(h100.device.memory.bytes_per_s, 3.35e12);
   EXPECT_EQ(h100.device.num_sms, 132);
   ASSERT_EQ(h100.levels.size(), 2U);
   EXPECT_EQ(h100.levels[0].name, "nvlink");
@@ -86,7 +86,7 @@ TEST(Machine, HasTheDataSheetsNumbers) {
 TEST(Machine, Gb300HasARateOfItsOwnInFp4) {
   const auto fp4 = [](const char* name) {
     const Device device = load_machine(name).device;
-    return device.peak_flops[Precision::kFp4] * device.gemm_efficiency[Precision::kFp4];
+    return device.peak_flops[Precision::kFp4] * device.gemm.efficiency[Precision::kFp4];
   };
   EXPECT_GT(fp4("gb300"), 1.5 * fp4("gb200"));
   EXPECT_EQ(load_machine("gb300").source_of("device.gemm_efficiency_fp4"),
@@ -166,7 +166,7 @@ TEST(MachineFile, OverridesItsBaseAndDefinesLevels) {
   const Machine m = parse_machine(kMine, "mine.toml");
   EXPECT_EQ(m.name, "mine");
   EXPECT_DOUBLE_EQ(m.device.peak_flops[kBf16], 989e12);
-  EXPECT_DOUBLE_EQ(m.device.memory_bytes, 79.0 * 1024 * 1024 * 1024);
+  EXPECT_DOUBLE_EQ(m.device.memory.bytes, 79.0 * 1024 * 1024 * 1024);
   ASSERT_EQ(m.levels.size(), 3U);
   EXPECT_EQ(m.levels[1].name, "pod");
   EXPECT_DOUBLE_EQ(m.levels[1].bytes_per_s, 50e9);
@@ -189,7 +189,7 @@ TEST(MachineFile, NamesAFileAsItsBaseAndIsJoinedByPlus) {
   EXPECT_DOUBLE_EQ(load_machine(top).levels[2].bytes_per_s, 25e9);
   const Machine joined = load_machine("h200+" + (folder / "calibration.toml").string());
   EXPECT_EQ(joined.name, "h200+calibration");
-  EXPECT_DOUBLE_EQ(joined.device.memory_efficiency, 0.91);
+  EXPECT_DOUBLE_EQ(joined.device.memory.efficiency, 0.91);
   std::ofstream(folder / "a+b.toml") << kMine;
   EXPECT_EQ(load_machine((folder / "a+b.toml").string()).name, "mine");
   std::ofstream(folder / "loop.toml") << "base = \"loop.toml\"\n";
@@ -298,7 +298,7 @@ TEST(MachineFile, NamesTheNearestMachine) {
 TEST(SetNumber, ReadsUnitsAndRefusesTheRest) {
   Machine m = load_machine("h100");
   set_number(m, "device.memory_bytes_per_s=4.0 TB/s");
-  EXPECT_DOUBLE_EQ(m.device.memory_bytes_per_s, 4e12);
+  EXPECT_DOUBLE_EQ(m.device.memory.bytes_per_s, 4e12);
   EXPECT_EQ(m.source_of("device.memory_bytes_per_s"), "--set");
   set_number(m, " nvlink.efficiency = 85 % ");
   EXPECT_DOUBLE_EQ(m.levels[0].efficiency, 0.85);
@@ -308,7 +308,7 @@ TEST(SetNumber, ReadsUnitsAndRefusesTheRest) {
   EXPECT_DOUBLE_EQ(m.failures.per_device_s, 1.0 / (365 * 86400.0));
   set_number(m, "device.tile_256x256=0.9");
   EXPECT_DOUBLE_EQ(get_number(m, "device.tile_256x256"), 0.9);
-  EXPECT_EQ(m.device.tiles.back().n, 256);
+  EXPECT_EQ(m.device.gemm.tiles.back().n, 256);
 
   EXPECT_EQ(set_error("nvlink.bytes_per_s=400e9"),
             "--set nvlink.bytes_per_s=400e9: no unit: wanted one of B/s, MB/s, GB/s, TB/s");
@@ -329,6 +329,31 @@ TEST(SetNumber, ReadsUnitsAndRefusesTheRest) {
             std::string::npos);
   EXPECT_EQ(set_error("nvlink.latency_s=1 h"),
             "--set nvlink.latency_s=1 h: nvlink.latency_s: wanted 0 ns to 10 s, got 3600 s");
+}
+
+TEST(PlanningRates, AreTheDefaultsForHopper) {
+  for (const char* name : {"h100", "h200", "h100-96", "h100-published"}) {
+    const Rates rates = planning_rates(load_machine(name));
+    EXPECT_EQ(rates.flops, Rates{}.flops) << name;
+    EXPECT_EQ(rates.best.bytes_per_s, Rates{}.best.bytes_per_s) << name;
+  }
+}
+
+TEST(PlanningRates, AreThoseOfTheFileForOthers) {
+  const Rates rates = planning_rates(load_machine("frontier"));
+  EXPECT_NEAR(rates.best.gemm_flops_bf16, 0.767 * 191.5e12, 1e6);
+  EXPECT_LE(rates.flops, rates.best.gemm_flops_bf16);
+  EXPECT_NEAR(rates.bytes_per_s, 0.8 * 1.6e12, 1.0);
+  EXPECT_NEAR(rates.link_bytes_per_s, 0.5 * 0.745 * 75e9, 1.0) << "of all devices of a host";
+  EXPECT_NEAR(rates.network_bytes_per_s, 0.8 * 12.5e9, 1.0);
+  EXPECT_EQ(rates.num_sms, 110);
+}
+
+TEST(PlanningRates, AreOfMatmulsInFp32WhereThereAreNoOthers) {
+  Machine machine = load_machine("b200");
+  machine.device.peak_flops[Precision::kBf16] = 0.0;
+  machine.levels.clear();
+  EXPECT_GT(planning_rates(machine).flops, 0.0);
 }
 
 }  // namespace

@@ -73,16 +73,17 @@ CheckpointCost checkpoint_cost(const SavedState& state, double hidden_s, const M
     const double rate = own == 0.0 || fair == 0.0 ? std::max(own, fair) : std::min(own, fair);
     return seconds(cost.rank_bytes * ranks, rate);
   };
-  cost.copy_s = seconds(cost.rank_bytes, machine.device.to_host_bytes_per_s);
+  cost.copy_s = seconds(cost.rank_bytes, machine.device.copies.to_host_bytes_per_s);
   const double write_s =
       storage_s(writers.num_nodes, writers.ranks_of_node, storage.write_bytes_per_s);
   if (state.in_background) {
     const Device& device = machine.device;
-    if (device.save_bytes_per_s > 0.0) cost.copy_s = cost.rank_bytes / device.save_bytes_per_s;
+    if (device.copies.save_bytes_per_s > 0.0)
+      cost.copy_s = cost.rank_bytes / device.copies.save_bytes_per_s;
     // Each byte is read and written.
-    const double snapshot_rate = device.snapshot_bytes_per_s > 0.0
-                                     ? device.snapshot_bytes_per_s
-                                     : 0.5 * device.memory_bytes_per_s * device.memory_efficiency;
+    const double snapshot_rate = device.copies.snapshot_bytes_per_s > 0.0
+                                     ? device.copies.snapshot_bytes_per_s
+                                     : 0.5 * device.memory.bytes_per_s * device.memory.efficiency;
     cost.stall_s = cost.rank_bytes + kLeftOfDevice <= state.free_bytes
                        ? cost.rank_bytes / snapshot_rate
                        : std::max(0.0, cost.copy_s - hidden_s);
@@ -95,7 +96,7 @@ CheckpointCost checkpoint_cost(const SavedState& state, double hidden_s, const M
   const int node = std::min(state.num_ranks, storage.devices_per_node);
   const int num_nodes = (state.num_ranks + storage.devices_per_node - 1) / storage.devices_per_node;
   cost.load_s = storage_s(num_nodes, node, storage.read_bytes_per_s) +
-                seconds(cost.rank_bytes, machine.device.from_host_bytes_per_s);
+                seconds(cost.rank_bytes, machine.device.copies.from_host_bytes_per_s);
   return cost;
 }
 

@@ -76,7 +76,8 @@ Target priced_target(const Config& config, const price::Machine& machine) {
   return {.backend = "gpu",
           .arch = machine.device.arch,
           .devices_per_host = machine.storage.devices_per_node,
-          .deterministic = config.debug.deterministic};
+          .deterministic = config.debug.deterministic,
+          .rates = price::planning_rates(machine)};
 }
 
 namespace {
@@ -123,7 +124,7 @@ PricedRun price_run(const PriceRequest& request) {
 }
 
 double memory_limit(const price::Machine& machine) {
-  return machine.device.memory_bytes - machine.device.reserve_bytes;
+  return machine.device.memory.bytes - machine.device.memory.reserve_bytes;
 }
 
 price::Precision linear_precision(const Config& config) {

@@ -44,7 +44,7 @@ const LowPrecisionFlow& SegmentPrices::flow(size_t segment) {
 }
 
 void SegmentPrices::settle_clock(std::span<const int64_t> runs_of_segment) {
-  if (machine_.device.memory_power <= 0.0) return;
+  if (machine_.device.power.memory <= 0.0) return;
   PowerUse use;
   for (size_t s = 0; s < plan_.segments.size(); ++s)
     add_power(static_cast<int>(s), static_cast<double>(runs_of_segment[s]), use);

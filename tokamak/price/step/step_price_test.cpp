@@ -180,7 +180,7 @@ TEST(SegmentPrices, MessagesSlowKernelsAndNotCollectives) {
   EXPECT_GT(copied.seconds, 3.5);
   EXPECT_NEAR(copied.held_factor, 1.0 + 3.0 * 0.4 / copied.seconds, 1e-12);
 
-  machine.device.memory_bytes_per_s = 1e300;
+  machine.device.memory.bytes_per_s = 1e300;
   const auto matrix = [](int64_t rows, int64_t columns) {
     return Operand{.type = {.dtype = DType::kBF16, .dims = {rows, columns}},
                    .strides = {columns, 1}};

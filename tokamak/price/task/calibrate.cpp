@@ -112,10 +112,10 @@ std::string device_toml(const std::string& base, const std::string& device, doub
   } else {
     const Machine machine = load_machine(base);
     peak = machine.device.peak_flops[precision];
-    sheet = machine.device.memory_bytes_per_s;
+    sheet = machine.device.memory.bytes_per_s;
     derate = machine.software.power_derate;
     // Ops that are timed long enough to last have warmed the device.
-    knows_cold_rates = machine.device.memory_power > 0.0;
+    knows_cold_rates = machine.device.power.memory > 0.0;
     TOK_REQUIRE(peak > 0.0, "--machine {}: no device.peak_flops_{}", base, suffix);
   }
   const double derated_peak = peak * derate;

@@ -30,11 +30,11 @@ TEST(Calibrate, RefinesADeviceByItsOps) {
       "op.toml", device_toml("h100-published", "NVIDIA \"H100\"", 0.0, Precision::kBf16, kOps));
   const Machine m = load_machine("h100-published+" + path);
   const double derate = m.software.power_derate;
-  EXPECT_NEAR(derate * m.device.gemm_efficiency[Precision::kBf16], 700.0 / 989.0, 1e-9);
-  EXPECT_NEAR(m.device.gemm_sustained_efficiency, 650.0 / 989.0, 1e-9);
-  EXPECT_NEAR(derate * m.device.attention_forward_efficiency, 500.0 / 989.0, 1e-9);
-  EXPECT_NEAR(derate * m.device.attention_backward_efficiency, 400.0 / 989.0, 1e-9);
-  EXPECT_EQ(m.device.memory_efficiency, 1.0) << "4 of 3.35 TB/s";
+  EXPECT_NEAR(derate * m.device.gemm.efficiency[Precision::kBf16], 700.0 / 989.0, 1e-9);
+  EXPECT_NEAR(m.device.gemm.sustained_efficiency, 650.0 / 989.0, 1e-9);
+  EXPECT_NEAR(derate * m.device.attention_forward.efficiency, 500.0 / 989.0, 1e-9);
+  EXPECT_NEAR(derate * m.device.attention_backward.efficiency, 400.0 / 989.0, 1e-9);
+  EXPECT_EQ(m.device.memory.efficiency, 1.0) << "4 of 3.35 TB/s";
   EXPECT_DOUBLE_EQ(m.device.peak_flops[Precision::kBf16], 989e12);
   EXPECT_EQ(m.source_of("device.memory_efficiency"),
             "measured by tokamak bench op on NVIDIA  H100 ");
@@ -64,11 +64,11 @@ TEST(Calibrate, KeepsColdRates) {
       written("warm.toml", device_toml("h200", "NVIDIA H200", 0.0, Precision::kBf16, kOps));
   const Machine base = load_machine("h200");
   const Machine m = load_machine("h200+" + path);
-  EXPECT_EQ(m.device.gemm_efficiency, base.device.gemm_efficiency);
-  EXPECT_EQ(m.device.attention_forward_efficiency, base.device.attention_forward_efficiency);
-  EXPECT_EQ(m.device.attention_backward_efficiency, base.device.attention_backward_efficiency);
-  EXPECT_NEAR(m.device.gemm_sustained_efficiency, 650.0 / 989.0, 1e-9);
-  EXPECT_NEAR(m.device.memory_efficiency, 4.0 / 4.8, 1e-9);
+  EXPECT_EQ(m.device.gemm.efficiency, base.device.gemm.efficiency);
+  EXPECT_EQ(m.device.attention_forward.efficiency, base.device.attention_forward.efficiency);
+  EXPECT_EQ(m.device.attention_backward.efficiency, base.device.attention_backward.efficiency);
+  EXPECT_NEAR(m.device.gemm.sustained_efficiency, 650.0 / 989.0, 1e-9);
+  EXPECT_NEAR(m.device.memory.efficiency, 4.0 / 4.8, 1e-9);
 }
 
 TEST(Calibrate, MakesAMachineOfItsOwn) {
@@ -84,8 +84,8 @@ TEST(Calibrate, MakesAMachineOfItsOwn) {
   const Machine m = load_machine(op + "+" + comm);
   EXPECT_EQ(m.device.name, "some CPU");
   EXPECT_DOUBLE_EQ(m.device.peak_flops[kFp32], 7e14);
-  EXPECT_DOUBLE_EQ(m.device.gemm_efficiency[kFp32], 1.0);
-  EXPECT_DOUBLE_EQ(m.device.memory_bytes, 8e9);
+  EXPECT_DOUBLE_EQ(m.device.gemm.efficiency[kFp32], 1.0);
+  EXPECT_DOUBLE_EQ(m.device.memory.bytes, 8e9);
   const GroupLayout all = strided_layout(4, 1, m);
   for (const TimedCollective& t : timed) {
     EXPECT_NEAR(collective_seconds(t.kind, t.bytes, all, m) / t.seconds, 1.0, 0.05);

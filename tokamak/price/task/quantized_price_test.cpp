@@ -19,8 +19,8 @@ double task_seconds(const Task& task, const Machine& machine, const PriceOptions
 
 TEST(QuantizedPrice, FollowsScalesAndBits) {
   Machine machine = fast_memory();
-  machine.device.gemm_rows_share = 0.8;
-  machine.device.gemm_parts_share = 0.5;
+  machine.device.gemm.rows_share = 0.8;
+  machine.device.gemm.parts_share = 0.5;
   const auto quantized = [](const Dims& dims) {
     return Operand{.type = {.dtype = DType::kE4M3, .dims = dims}, .strides = row_major(dims)};
   };
@@ -44,11 +44,11 @@ TEST(QuantizedPrice, FollowsScalesAndBits) {
   EXPECT_EQ(cost_of(emulated).dtype, DType::kF32);
 
   machine = clockwork();
-  machine.device.encode_tensor_share = 0.5;
+  machine.device.encode.tensor_share = 0.5;
   const Task encode = task_of(Quantize{}, {bf16({64, 64}), scales(kTensor, 64)},
                               {quantized({64, 64}), scales(kTensor, 64)});
   const double elements = 64.0 * 64.0;
-  const double rate = machine.device.memory_bytes_per_s * machine.device.memory_efficiency;
+  const double rate = machine.device.memory.bytes_per_s * machine.device.memory.efficiency;
   EXPECT_NEAR(task_seconds(encode, machine), (3.0 * elements + 8.0) / rate / 0.5, 1e-6);
 }
 

@@ -8,10 +8,10 @@ double step_clock(const PowerUse& use, const Device& device) {
   constexpr double kLowest = 0.05;
   constexpr int kHalvings = 40;
   const auto is_within = [&](double clock) {
-    const double step_s = use.products_s / std::pow(clock, device.gemm_clock_exponent) +
-                          use.attention_s / clock + (1.0 - device.memory_power) * use.memory_s +
-                          (1.0 - device.gemm_low_power) * use.low_s +
-                          (1.0 - device.collective_power) * use.collective_s;
+    const double step_s = use.products_s / std::pow(clock, device.gemm.clock_exponent) +
+                          use.attention_s / clock + (1.0 - device.power.memory) * use.memory_s +
+                          (1.0 - device.power.low_precision) * use.low_s +
+                          (1.0 - device.power.collective) * use.collective_s;
     return clock * use.drawn_s <= step_s;
   };
   if (is_within(1.0)) return 1.0;

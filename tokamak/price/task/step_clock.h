@@ -10,7 +10,7 @@ namespace tokamak::price {
 struct PowerUse {
   double products_s = 0.0;   ///< whose rate goes with a power of the clocks
   double attention_s = 0.0;  ///< whose rate goes with the clocks
-  double low_s = 0.0;        ///< of matmuls in low precision that draw gemm_low_power at any clocks
+  double low_s = 0.0;        ///< of matmuls in low precision that draw power.low_precision at any clocks
   double memory_s = 0.0;     ///< of kernels bound by memory, which do not care
   double collective_s = 0.0;  ///< of collectives between kernels, which do not care either
   double drawn_s = 0.0;       ///< the energy of matmuls and attention over the power limit
@@ -18,7 +18,7 @@ struct PowerUse {
 
 /// Returns the clocks over the highest clocks: the greatest at which the mean power stays within
 /// the limit, if an operation's energy is proportional to the clocks and the rest draws the
-/// device's `memory_power` and `collective_power` of the limit. REQUIRES: device.memory_power > 0.
+/// device's shares of the limit. REQUIRES: device.power.memory > 0.
 double step_clock(const PowerUse& use, const Device& device);
 
 }  // namespace tokamak::price

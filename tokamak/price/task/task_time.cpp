@@ -31,7 +31,7 @@ double product_rate(const Machine& machine, Precision precision) {
   const auto p = static_cast<size_t>(precision);
   const Device& d = machine.device;
   require_products(machine, precision);
-  return d.peak_flops[p] * d.gemm_efficiency[p] * machine.software.power_derate;
+  return d.peak_flops[p] * d.gemm.efficiency[p] * machine.software.power_derate;
 }
 
 // Returns the share of the rate that is left if rows do not begin at whole lines: a factor for each
@@ -40,15 +40,15 @@ double alignment_share(int64_t row_widths, Precision precision, const Device& d)
   const auto unaligned = static_cast<uint64_t>(row_widths);
   if (unaligned == 0) return 1.0;
   const double bytes = element_bytes(precision) * std::ldexp(1.0, std::countr_zero(unaligned));
-  if (bytes < kLeastCopyBytes) return d.gemm_odd_share;
+  if (bytes < kLeastCopyBytes) return d.gemm.odd_share;
   const double halvings = std::log2(static_cast<double>(kLineBytes) / bytes);
-  return halvings <= 0.0 ? 1.0 : std::pow(d.gemm_alignment_share, halvings);
+  return halvings <= 0.0 ? 1.0 : std::pow(d.gemm.alignment_share, halvings);
 }
 
 // The begin and end of tiles and kernels are stated as depth of bf16 and do not shrink with the
 // precision. Returns how much more depth of this precision they are.
 double depth_of_bf16(const Device& d, Precision precision) {
-  const auto rate = [&](Precision p) { return d.peak_flops[p] * d.gemm_efficiency[p]; };
+  const auto rate = [&](Precision p) { return d.peak_flops[p] * d.gemm.efficiency[p]; };
   const double bf16 = rate(Precision::kBf16);
   return bf16 > 0.0 ? std::max(1.0, rate(precision) / bf16) : 1.0;
 }
@@ -58,9 +58,9 @@ double tile_seconds(const GemmTile& tile, int64_t m, int64_t n, int64_t k, int s
   const auto count = [](int64_t size, int step) { return (size + step - 1) / step; };
   const auto tiles = static_cast<double>(count(m, tile.m) * count(n, tile.n) * splits);
   const double waves = std::ceil(tiles / free_sms);
-  const double depth = static_cast<double>(k) / splits + overhead_scale * d.gemm_k_overhead;
+  const double depth = static_cast<double>(k) / splits + overhead_scale * d.gemm.k_overhead;
   const double work =
-      2.0 * tile.m * tile.n * (waves * depth + overhead_scale * d.gemm_kernel_overhead);
+      2.0 * tile.m * tile.n * (waves * depth + overhead_scale * d.gemm.kernel_overhead);
   return work * d.num_sms / (rate * tile.efficiency);
 }
 
@@ -69,20 +69,20 @@ double split_seconds(int64_t m, int64_t n, int splits, const Machine& machine) {
   if (splits == 1) return 0.0;
   const Device& d = machine.device;
   return 4.0 * splits * static_cast<double>(m) * static_cast<double>(n) /
-         (d.memory_bytes_per_s * d.memory_efficiency);
+         (d.memory.bytes_per_s * d.memory.efficiency);
 }
 
 // Returns the seconds that a matmul's energy takes at the device's power.
 double sustained_seconds(int64_t m, int64_t n, int64_t k, Precision precision, const Device& d) {
   const double flops =
       2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
-  return flops / (d.peak_flops[precision] * d.gemm_sustained_efficiency);
+  return flops / (d.peak_flops[precision] * d.gemm.sustained_efficiency);
 }
 
 // Returns the share of a matmul's rate that its scales leave.
 double gemm_share(const Cost& cost, const Device& d) {
   if (!cost.scales || *cost.scales == Cost::Scales::kTensor) return 1.0;
-  return *cost.scales == Cost::Scales::kRows ? d.gemm_rows_share : d.gemm_parts_share;
+  return *cost.scales == Cost::Scales::kRows ? d.gemm.rows_share : d.gemm.parts_share;
 }
 
 // Returns the share of the memory's rate that a kernel reaches.
@@ -90,18 +90,22 @@ double memory_share(const Cost& cost, const Device& d) {
   if (!cost.scales) return 1.0;
   switch (*cost.scales) {
     case Cost::Scales::kTensor:
-      return d.encode_tensor_share;
+      return d.encode.tensor_share;
     case Cost::Scales::kRows:
-      return d.encode_rows_share;
+      return d.encode.rows_share;
     case Cost::Scales::kParts:
-      return d.encode_parts_share;
+      return d.encode.parts_share;
   }
   return 1.0;
 }
 
 // Whether a matmul's rate and power do not go with the clocks.
 bool is_of_fixed_power(const Cost& cost, const Device& d) {
-  return cost.scales && d.gemm_low_power > 0.0;
+  return cost.scales && d.power.low_precision > 0.0;
+}
+
+const AttentionRates& rates_of(const Cost::Attention& attention, const Device& d) {
+  return attention.is_backward ? d.attention_backward : d.attention_forward;
 }
 
 double operand_bytes(const Operand& o) {
@@ -172,7 +176,7 @@ double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision pre
   // Tiles are chosen for the whole device, even if a message holds a part of it.
   double best = HUGE_VAL;
   double taken = HUGE_VAL;
-  for (const GemmTile& tile : d.tiles) {
+  for (const GemmTile& tile : d.gemm.tiles) {
     for (int splits = 1; splits <= kMostSplits; splits *= 2) {
       const auto on = [&](int num_sms) {
         return tile_seconds(tile, m, n, k, splits, rate, overhead_scale, d, num_sms) +
@@ -184,14 +188,14 @@ double gemm_seconds(int64_t m, int64_t n, int64_t k, double bytes, Precision pre
       taken = run.held_sms > 0 ? on(free_sms) : alone;
     }
   }
-  const double sustained = d.memory_power > 0.0 ? 0.0 : sustained_seconds(m, n, k, precision, d);
+  const double sustained = d.power.memory > 0.0 ? 0.0 : sustained_seconds(m, n, k, precision, d);
   return std::max({taken / run.rate, sustained, memory_seconds(bytes, machine)});
 }
 
 double memory_seconds(double bytes, const Machine& machine) {
   const Device& d = machine.device;
   if (bytes <= 0.0) return 0.0;
-  return (bytes + d.memory_half_bytes) / (d.memory_bytes_per_s * d.memory_efficiency);
+  return (bytes + d.memory.half_bytes) / (d.memory.bytes_per_s * d.memory.efficiency);
 }
 
 TaskTimes::TaskTimes(const GroupTable& groups, const Machine& machine, const PriceOptions& options)
@@ -250,7 +254,8 @@ double TaskTimes::memory_bound_seconds(const Task& task, const Cost& cost, doubl
   const double traffic = is_update ? 1.0 : machine_.software.elementwise_traffic;
   const double there =
       memory_seconds((bytes - read - written) * traffic / memory_share(cost, d), machine_);
-  return std::max({there, read / d.from_host_bytes_per_s, written / d.to_host_bytes_per_s});
+  return std::max(
+      {there, read / d.copies.from_host_bytes_per_s, written / d.copies.to_host_bytes_per_s});
 }
 
 double TaskTimes::bytes_of(const Task& task, const Cost& cost, bool is_first) const {
@@ -271,7 +276,7 @@ Precision TaskTimes::computes_in(const Task& task, const Cost& cost) const {
 double TaskTimes::product_seconds(const Task& task, const Cost& cost, double bytes,
                                   const TaskRun& run) const {
   const Device& d = machine_.device;
-  const double clocks = is_of_fixed_power(cost, d) ? 1.0 : std::pow(clock_, d.gemm_clock_exponent);
+  const double clocks = is_of_fixed_power(cost, d) ? 1.0 : std::pow(clock_, d.gemm.clock_exponent);
   ProductRun how{.rate = clocks * gemm_share(cost, d),
                  .held_sms = run.held_sms,
                  .row_widths = cost.row_widths};
@@ -311,37 +316,32 @@ double TaskTimes::attention_seconds(const Cost& cost, double bytes, int held_sms
   const double all_pairs = queries * static_cast<double>(s.keys);
   // Tiles of a forward are rows of queries, those of a backward columns of keys.
   const auto rows = static_cast<double>(is_backward ? s.keys : s.queries);
-  const double overhead =
-      is_backward ? d.attention_backward_overhead : d.attention_forward_overhead;
+  const AttentionRates& rates = rates_of(s, d);
   // Tiles on the diagonal are computed whole, and so are those where a window begins.
   const double causal_pairs = queries * (static_cast<double>(s.keys) - 0.5 * (queries - 1.0));
   const bool has_window = causal && pairs < causal_pairs;
   const double edges = (causal ? 0.5 : 0.0) + (has_window ? 0.5 : 0.0);
   const double computed = std::min(pairs + edges * kAttentionTile * queries, all_pairs);
-  const double whole = is_fused ? computed + overhead * rows : all_pairs;
+  const double whole = is_fused ? computed + rates.overhead * rows : all_pairs;
   const double flops = pairs > 0.0 ? cost.flops * whole / pairs : 0.0;
   const int64_t padded_dim = (s.head_dim + kHeadDimStep - 1) / kHeadDimStep * kHeadDimStep;
   const auto padded = static_cast<double>(padded_dim);
-  const double columns =
-      is_backward ? d.attention_backward_softmax_columns : d.attention_softmax_columns;
+  const double columns = rates.softmax_columns;
   const double head_share = static_cast<double>(s.head_dim) / (padded + columns) *
                             (kRatedHeadDim + columns) / kRatedHeadDim;
   const double tiles = heads * std::ceil(rows / kAttentionTile) / std::max(1, d.num_sms - held_sms);
-  const double tail = is_backward ? d.attention_backward_tail : d.attention_forward_tail;
   const bool is_even = !is_fused || !causal || has_window || computed >= all_pairs;
   const double unevenness = is_even || pairs <= 0.0 ? 0.0 : all_pairs / pairs - 1.0;
-  const double waves = std::max(std::ceil(tiles), tiles + tail * unevenness);
+  const double waves = std::max(std::ceil(tiles), tiles + rates.tail * unevenness);
   const double free_share = std::max(1.0, 1.0 * d.num_sms - held_sms) / d.num_sms;
   const double occupancy = tiles > 0.0 ? free_share * tiles / waves : 1.0;
-  const double rated =
-      is_backward ? d.attention_backward_efficiency : d.attention_forward_efficiency;
   const double peak = d.peak_flops[precision];
   TOK_REQUIRE(peak > 0.0, "{}: {} has no rate of attention in {}", machine_.name, d.name,
               name_of(precision));
   // Scores and their product with values are batched matmuls.
   const bool is_vectorized = is_fused || s.head_dim % kVectorElements == 0;
   const double rate = !is_vectorized ? product_rate(machine_, Precision::kFp32)
-                                     : peak * rated * software.attention_share *
+                                     : peak * rates.efficiency * software.attention_share *
                                            software.power_derate * head_share * occupancy;
   const double pair_bytes =
       (is_backward ? 2.0 : 1.0) * software.attention_pair_bytes * all_pairs * heads;
@@ -362,21 +362,19 @@ void TaskTimes::add_power(const Task& task, const Cost& cost, const TaskRun& run
   } else if (cost.kind == Cost::Kind::kGemm) {
     const Precision precision = computes_in(task, cost);
     const double peak = d.peak_flops[precision];
-    // Alone, matmuls settle at gemm_sustained_efficiency, where they draw the power limit.
-    const double cold = d.gemm_efficiency[precision];
-    const double settled = std::min(1.0, d.gemm_sustained_efficiency / cold);
+    // Alone, matmuls settle at the sustained efficiency, where they draw the power limit.
+    const double cold = d.gemm.efficiency[precision];
+    const double settled = std::min(1.0, d.gemm.sustained_efficiency / cold);
     const double cast_s = cast_seconds(task, cost, run);
     use.products_s += runs * (seconds - cast_s);
     use.memory_s += runs * cast_s;
     use.drawn_s +=
-        runs * cost.flops / (peak * cold) * std::pow(settled, -1.0 - 1.0 / d.gemm_clock_exponent);
+        runs * cost.flops / (peak * cold) * std::pow(settled, -1.0 - 1.0 / d.gemm.clock_exponent);
   } else if (cost.kind == Cost::Kind::kAttention) {
-    const bool is_backward = cost.attention->is_backward;
-    const double rated =
-        is_backward ? d.attention_backward_efficiency : d.attention_forward_efficiency;
-    const double peak = d.peak_flops[precision_of(cost.dtype)] * rated;
+    const double peak =
+        d.peak_flops[precision_of(cost.dtype)] * rates_of(*cost.attention, d).efficiency;
     use.attention_s += runs * seconds;
-    use.drawn_s += runs * d.attention_power * cost.flops / peak;
+    use.drawn_s += runs * d.power.attention * cost.flops / peak;
   } else {
     use.memory_s += runs * seconds;
   }

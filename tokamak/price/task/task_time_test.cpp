@@ -40,7 +40,7 @@ TEST(TaskTime, WholeWavesRunAtTheRate) {
 
 TEST(TaskTime, PowerBoundsWhatFillsTheDevice) {
   Machine machine = fast_memory();
-  machine.device.gemm_sustained_efficiency = 0.75;
+  machine.device.gemm.sustained_efficiency = 0.75;
   const double flops = 2.0 * 1280 * 1280 * 4096;
   EXPECT_NEAR(gemm(machine, 1280, 1280, 4096), flops / 0.75e15, 1e-9 * flops / 0.75e15);
   // A few multiprocessors at the cold rate need less power than there is.
@@ -49,8 +49,8 @@ TEST(TaskTime, PowerBoundsWhatFillsTheDevice) {
 
 TEST(TaskTime, PowerOfAStepLeavesProductsTheirColdTime) {
   Machine machine = fast_memory();
-  machine.device.gemm_sustained_efficiency = 0.75;
-  machine.device.memory_power = 0.5;
+  machine.device.gemm.sustained_efficiency = 0.75;
+  machine.device.power.memory = 0.5;
   const double cold = gemm(fast_memory(), 1280, 1280, 4096);
   EXPECT_EQ(gemm(machine, 1280, 1280, 4096), cold);
   EXPECT_NEAR(gemm_seconds(1280, 1280, 4096, 0.0, Precision::kBf16, machine, {.rate = 0.8}),
@@ -72,7 +72,7 @@ TEST(TaskTime, HeldMultiprocessorsCostWaves) {
 
 TEST(TaskTime, KernelsOfProductsBeginAndEndOnce) {
   Machine machine = fast_memory();
-  machine.device.gemm_kernel_overhead = 512.0;
+  machine.device.gemm.kernel_overhead = 512.0;
   const double deep = 2.0 * 1280 * 1280 * 8192 / 1e15;
   EXPECT_NEAR(gemm(machine, 1280, 1280, 8192), deep * (1.0 + 1.0 / 16.0), 1e-9 * deep);
   EXPECT_NEAR(gemm(machine, 12800, 1280, 8192), deep * (10.0 + 1.0 / 16.0), 1e-9 * deep);
@@ -80,9 +80,9 @@ TEST(TaskTime, KernelsOfProductsBeginAndEndOnce) {
 
 Device drawing(double exponent, double memory_power, double collective_power) {
   Device device;
-  device.gemm_clock_exponent = exponent;
-  device.memory_power = memory_power;
-  device.collective_power = collective_power;
+  device.gemm.clock_exponent = exponent;
+  device.power.memory = memory_power;
+  device.power.collective = collective_power;
   return device;
 }
 
@@ -122,13 +122,13 @@ TEST(TaskTime, FewTilesAreSplitAlongTheDepth) {
   Machine machine = fast_memory();
   const double whole = 2.0 * 128 * 128 * 65536 * 100 / 1e15;  // one SM at a hundredth of the rate
   EXPECT_NEAR(gemm(machine, 128, 128, 65536), whole / 8, 1e-6 * whole);
-  machine.device.memory_bytes_per_s = 4.0 * 8 * 128 * 128 / whole;  // 8 partial sums take as long
+  machine.device.memory.bytes_per_s = 4.0 * 8 * 128 * 128 / whole;  // 8 partial sums take as long
   EXPECT_NEAR(gemm(machine, 128, 128, 65536), 0.75 * whole, 1e-6 * whole) << "2 or 4 parts";
 }
 
 TEST(TaskTime, ShallowProductsPayForTheirTilesBeginAndEnd) {
   Machine machine = fast_memory();
-  machine.device.gemm_k_overhead = 512.0;
+  machine.device.gemm.k_overhead = 512.0;
   const double deep = 2.0 * 1280 * 1280 * 8192 / 1e15;
   EXPECT_NEAR(gemm(machine, 1280, 1280, 8192), deep * (1.0 + 1.0 / 16.0), 1e-9 * deep);
   EXPECT_NEAR(gemm(machine, 1280, 1280, 512), 2.0 * deep / 16.0, 1e-9 * deep);
@@ -137,7 +137,7 @@ TEST(TaskTime, ShallowProductsPayForTheirTilesBeginAndEnd) {
 // Of 128 bytes: 64 elements of bf16, 128 of fp8.
 TEST(TaskTime, RowsOffTheLinesCost) {
   Machine machine = fast_memory();
-  machine.device.gemm_alignment_share = 0.5;
+  machine.device.gemm.alignment_share = 0.5;
   const double aligned = gemm(machine, 1280, 1280, 4096);
   EXPECT_NEAR(gemm(machine, 1280, 1280, 4096 - 64), aligned * 4032 / 4096, 1e-9 * aligned);
   EXPECT_NEAR(gemm(machine, 1280, 1280, 4096 - 32), 2.0 * aligned * 4064 / 4096, 1e-9 * aligned);
@@ -148,8 +148,8 @@ TEST(TaskTime, RowsOffTheLinesCost) {
 
 TEST(TaskTime, OddRowsCostMost) {
   Machine machine = fast_memory();
-  machine.device.gemm_alignment_share = 0.9;
-  machine.device.gemm_odd_share = 0.25;
+  machine.device.gemm.alignment_share = 0.9;
+  machine.device.gemm.odd_share = 0.25;
   const double even = gemm(machine, 1280, 1280, 4096);
   EXPECT_NEAR(gemm(machine, 1280, 1280, 4095), 4.0 * even * 4095 / 4096, 1e-9 * even);
   EXPECT_LT(gemm(machine, 1280, 1280, 4094), 2.0 * even);
@@ -158,8 +158,8 @@ TEST(TaskTime, OddRowsCostMost) {
 // Tokens are no row of any operand in bf16; in fp8 gradients of weights read them along the sum.
 TEST(TaskTime, TokensNeedNoAlignment) {
   Machine machine = fast_memory();
-  machine.device.gemm_alignment_share = 0.5;
-  machine.device.gemm_odd_share = 0.01;
+  machine.device.gemm.alignment_share = 0.5;
+  machine.device.gemm.odd_share = 0.01;
   const auto of = [&](int64_t tokens, Precision precision) {
     const auto x = bf16({tokens, 1280});
     const auto w = bf16({1280, 1280});
@@ -195,7 +195,7 @@ TEST(TaskTime, NoRateIsAnError) {
 
 TEST(TaskTime, MemoryTakesHalfTheRateAtHalfBytes) {
   Machine machine = clockwork();
-  machine.device.memory_half_bytes = 80.0;
+  machine.device.memory.half_bytes = 80.0;
   EXPECT_DOUBLE_EQ(memory_seconds(80.0, machine), 20.0);
   EXPECT_DOUBLE_EQ(memory_seconds(0.0, machine), 0.0);
   EXPECT_NEAR(memory_seconds(8e6, machine), 1e6, 11.0);
@@ -205,8 +205,8 @@ TEST(TaskTime, MemoryTakesHalfTheRateAtHalfBytes) {
 TEST(TaskTime, HostMemoryIsReachedOverTheLink) {
   Machine machine = fast_memory();
   machine.device.launch_s = 0.0;
-  machine.device.from_host_bytes_per_s = 4.0;
-  machine.device.to_host_bytes_per_s = 2.0;
+  machine.device.copies.from_host_bytes_per_s = 4.0;
+  machine.device.copies.to_host_bytes_per_s = 2.0;
   const AdamW op;
   Task task{.rules = &kRules<AdamW>, .op = std::make_shared<const AdamW>(op)};
   for (const auto& [dtype, dims] : {std::pair{DType::kF32, Dims{8}},
@@ -235,7 +235,7 @@ TEST(TaskTime, OtherPrecisionsAreForProductsInBlocks) {
   EXPECT_NEAR(seconds(product, machine, fp8), seconds(product, machine) / 2, 1e-12);
   EXPECT_DOUBLE_EQ(seconds(head, machine, fp8), seconds(head, machine));
   // What is cast: 4 bytes for each element of x, of the weights in the first microbatch.
-  machine.device.memory_bytes_per_s = 1e13;
+  machine.device.memory.bytes_per_s = 1e13;
   const double cast = 4.0 * 1280 * 4096 / 1e13;
   const double cold = seconds(product, machine, fp8, true);
   const double warm = seconds(product, machine, fp8, false);
@@ -267,10 +267,10 @@ TEST(TaskTime, TilesOfAttentionCostAndEndUnevenly) {
   const Task task = task_of(Attention{}, {bf16(dims), bf16(dims), bf16(dims)}, {bf16(dims), stats});
   const double base = seconds(task, machine);
   const double keys = 1281.0 / 2.0 + 64.0;  // of a query, those of its tile on the diagonal too
-  machine.device.attention_forward_overhead = 100.0;
+  machine.device.attention_forward.overhead = 100.0;
   EXPECT_NEAR(seconds(task, machine), base * (keys + 100.0) / keys, 1e-9 * base);
-  machine.device.attention_forward_overhead = 0.0;
-  machine.device.attention_forward_tail = 2.0;
+  machine.device.attention_forward.overhead = 0.0;
+  machine.device.attention_forward.tail = 2.0;
   const double unevenness = 2.0 * 1280.0 / 1281.0 - 1.0;
   EXPECT_NEAR(seconds(task, machine), base * (10.0 + 2.0 * unevenness) / 10.0, 1e-9 * base);
 }
@@ -384,8 +384,8 @@ TEST(TaskTime, SumsOfGradientsOverTpFeedNoProduct) {
 // Two matmuls of one block read the same input, which is brought to fp8 once.
 TEST(TaskTime, CastsDrawThePowerOfMemory) {
   Machine machine = clockwork();
-  machine.device.memory_bytes_per_s = 1e6;
-  machine.device.memory_power = 0.5;
+  machine.device.memory.bytes_per_s = 1e6;
+  machine.device.power.memory = 0.5;
   Operand x = bf16({64, 64});
   x.offset = 1 << 24;
   Operand weight = bf16({64, 64});

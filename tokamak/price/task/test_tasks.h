@@ -13,7 +13,7 @@ namespace tokamak::price {
 /// Returns clockwork() with a memory that never bounds.
 inline Machine fast_memory() {
   Machine machine = clockwork();
-  machine.device.memory_bytes_per_s = 1e30;
+  machine.device.memory.bytes_per_s = 1e30;
   return machine;
 }
 
