@@ -225,9 +225,10 @@ TEST(Trackers, AMissingPackageIsSaidBeforeTheFirstStep) {
   const ScratchFolder folder;
   const auto asked = run_without_packages(folder, "--metrics.tracker=mlflow");
   EXPECT_EQ(asked.exit_code, 2);
-  EXPECT_NE(asked.err.find("metrics.tracker = \"mlflow\": python3 -m tokamak.track mlflow: there is "
-                           "no Python package mlflow"),
-            std::string::npos)
+  EXPECT_NE(
+      asked.err.find("metrics.tracker = \"mlflow\": python3 -m tokamak.track mlflow: there is "
+                     "no Python package mlflow"),
+      std::string::npos)
       << asked.err;
   EXPECT_FALSE(std::filesystem::exists(folder.path() / "outputs/metrics.jsonl"));
   const auto accepted = run_without_packages(folder, "--metrics.enable_wandb");

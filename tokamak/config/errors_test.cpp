@@ -218,8 +218,8 @@ TEST_F(Includes, AFileWinsOverWhatItIncludesAndLaterOnesOverEarlier) {
   write("parts/model.toml", "[model]\nlayers = 3\n[training]\nsteps = 1\nseq_len = 64\n");
   write("parts/data.toml", "include = \"model.toml\"\n[training]\nsteps = 2\nseq_len = 128\n");
   write("late.toml", "[training]\nseq_len = 256\n");
-  const auto run = write("run.toml",
-                         "include = [\"parts/data.toml\", \"late.toml\"]\n[training]\nsteps = 5\n");
+  const auto run =
+      write("run.toml", "include = [\"parts/data.toml\", \"late.toml\"]\n[training]\nsteps = 5\n");
   const Config c = load_config(run, Strings{"--metrics.log_freq=7"}).config;
   EXPECT_EQ(c.model.layers, 3);
   EXPECT_EQ(c.training.steps, 5);
