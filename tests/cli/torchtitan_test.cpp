@@ -1,4 +1,6 @@
 // A torchtitan checkout as it is: its debug_model.toml names inputs relative to the checkout.
+#include <fstream>
+
 #include <gtest/gtest.h>
 
 #include "tokamak/core/file.h"

@@ -18,7 +18,7 @@ import tempfile
 import time
 import urllib.request
 
-STEPS = 400
+STEPS = 600
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 
 
@@ -63,8 +63,8 @@ def senders():
 
 
 def train(program, folder, tracker, environment, draw):
-    words = [program, "train", "--training.dataset=synthetic", f"--training.steps={STEPS}", "--training.seq_len=64",
-             "--training.local_batch_size=2", "--model.layers=2", "--model.dim=64", "--model.heads=2",
+    words = [program, "train", "--training.dataset=synthetic", f"--training.steps={STEPS}", "--training.seq_len=512",
+             "--training.local_batch_size=4", "--model.layers=2", "--model.dim=64", "--model.heads=2",
              "--model.vocab=512", "--training.threads=1", "--job.device=cpu", "--metrics.log_freq=1", "--checkpoint.enable",
              "--checkpoint.interval=50", "--job.save_config_file=config.json", f"--job.dump_folder={folder}",
              f"--metrics.tracker={tracker}"]

@@ -44,8 +44,9 @@ std::string text_of_options(const TrainerOptions& o) {
                       static_cast<int>(s.decay_type), s.min_lr_factor);
   if (o.validation)
     text += fmt::format("{} {}", o.validation->freq, text_of_data(o.validation->data));
-  text += fmt::format("{} {} {} {}\n", o.logging.dump_folder.string(), o.logging.log_freq,
-                      o.logging.of_all_ranks, o.logging.tensorboard_folder.string());
+  text +=
+      fmt::format("{} {} {} {} {}\n", o.logging.dump_folder.string(), o.logging.log_freq,
+                  o.logging.of_all_ranks, o.logging.tensorboard_folder.string(), o.logging.command);
   text += fmt::format("{} {} {} {}\n", o.profiling.traces_folder.string(), o.profiling.freq,
                       o.profiling.active, o.profiling.memory_folder.string());
   text += fmt::format("{} {} {} {} {} {}\n", static_cast<int>(g.steps.on_nonfinite),

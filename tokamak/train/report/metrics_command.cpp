@@ -23,6 +23,7 @@ namespace {
 using std::chrono::milliseconds;
 
 constexpr int kMostWarnings = 5;
+constexpr int kMostLastStarts = 3;  // once the run ends
 constexpr std::streamoff kMostAtOnce = 1 << 20;
 
 // Starts `sh -c command` in a session of its own, so that signals to the run do not reach it, with
@@ -92,15 +93,22 @@ MetricsCommand::~MetricsCommand() {
 }
 
 void MetricsCommand::run() {
-  while (true) {
+  int last_starts = 0;
+  while (!is_over() && last_starts < kMostLastStarts) {
     const bool was_last = ends_;
     if (program_ < 0) start();
+    if (was_last) ++last_starts;
     if (program_ >= 0) send_new_lines();
-    if ((program_ >= 0 && was_last) || is_over()) break;
-    if (program_ >= 0) pause(o_.poll);
+    if (program_ < 0) continue;
+    if (!was_last) {
+      pause(o_.poll);
+      continue;
+    }
+    close_input();
+    while (!is_over() && !has_ended()) std::this_thread::sleep_for(milliseconds(20));
+    if (program_ >= 0 || ended_well_) break;
   }
   close_input();
-  while (program_ >= 0 && !is_over() && !has_ended()) std::this_thread::sleep_for(milliseconds(20));
 }
 
 // Returns early where the run ends.
@@ -139,10 +147,9 @@ bool MetricsCommand::has_ended() {
   if (waitpid(program_, &status, WNOHANG) != program_) return false;
   program_ = -1;
   close_input();
-  const bool is_good_end = ends_ && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  if (!is_good_end && starts_ <= kMostWarnings) {
-    o_.warn(fmt::format("metrics.command {}{}; see {}", describe_end(status),
-                        ends_ ? "" : ", it is started again", o_.log.string()));
+  ended_well_ = ends_ && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+  if (!ended_well_ && starts_ <= kMostWarnings) {
+    o_.warn(fmt::format("metrics.command {}; see {}", describe_end(status), o_.log.string()));
   }
   return true;
 }

@@ -62,6 +62,7 @@ class MetricsCommand {
   pid_t program_ = -1;
   int input_ = -1;
   int starts_ = 0;
+  bool ended_well_ = false;
   std::atomic<bool> ends_ = false;
   std::atomic<std::chrono::steady_clock::time_point> deadline_{
       std::chrono::steady_clock::time_point::max()};
