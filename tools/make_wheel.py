@@ -2,7 +2,8 @@
 """Packs an installed tree as a wheel: make_wheel.py STAGE FOLDER.
 
 STAGE is a prefix with bin/, lib/, libexec/ and share/. Its bin/ becomes the wheel's scripts and the rest its
-data, so that pip puts the same tree below the environment's prefix, where the program finds its parts.
+data, so that pip puts the same tree below the environment's prefix, where the program finds its parts. The package
+`tokamak` is that of python/.
 """
 import base64
 import hashlib
@@ -38,6 +39,8 @@ def main():
         kind = "scripts" if inside.parts[0] == "bin" else "data"
         at = Path(*inside.parts[1:]) if kind == "scripts" else inside
         entries.append((f"{name}.data/{kind}/{at}", path.read_bytes(), stat.S_IMODE(path.stat().st_mode)))
+    python = Path(__file__).resolve().parent.parent / "python"
+    entries += [(str(p.relative_to(python)), p.read_bytes(), 0o644) for p in sorted(python.glob("tokamak/*.py"))]
     entries.append((f"{name}.dist-info/METADATA", (
         f"Metadata-Version: 2.1\nName: tokamak\nVersion: {version}\nLicense: Apache-2.0\n"
         "Summary: Pretrains Llama and GPT class language models; a native program\n").encode(), 0o644))

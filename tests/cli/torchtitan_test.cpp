@@ -1,4 +1,6 @@
 // A torchtitan checkout as it is: its debug_model.toml names inputs relative to the checkout.
+#include <fstream>
+
 #include <gtest/gtest.h>
 
 #include "tokamak/core/file.h"
@@ -195,17 +197,54 @@ TEST(KeysOfTheProgram, DoWhatHelpSays) {
   const auto result =
       run_program(Words{TOK_PROGRAM, "train", "--training.dataset=synthetic", "--model.layers=1",
                         "--job.description=my own words", "--job.print_config",
-                        "--job.save_config_file=resolved.json", "--metrics.enable_wandb"} +
+                        "--job.save_config_file=resolved.json", "--metrics.command=cat > got"} +
                       kSmall,
                   folder.path());
   EXPECT_EQ(result.exit_code, 0) << result.err;
   for (const char* part : {"Starting job: my own words", "\"print_config\": true"})
     EXPECT_NE(result.out.find(part), std::string::npos) << result.out;
-  EXPECT_NE(result.err.find("metrics.enable_wandb: accepted without effect: metrics.jsonl"),
-            std::string::npos)
-      << result.err;
+  const std::string lines = read_file(folder.path() / "outputs/metrics.jsonl") +
+                            read_file(folder.path() / "outputs/events.jsonl");
+  const std::string got = read_file(folder.path() / "got");
+  EXPECT_EQ(got.size(), lines.size());
+  EXPECT_NE(got.find(lines.substr(0, lines.find('\n'))), std::string::npos) << got;
   EXPECT_NE(read_file(folder.path() / "outputs/resolved.json").find("my own words"),
             std::string::npos);
+}
+
+// Runs a small training where `python3` finds no package of a tracker.
+ProgramResult run_without_packages(const ScratchFolder& folder, const std::string& word) {
+  const std::filesystem::path python = folder.path() / "python3";
+  std::ofstream(python) << "#!/bin/sh\necho \"there is no Python package $4\" >&2\nexit 1\n";
+  std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  return run_program(Words{"/usr/bin/env", "PATH=" + folder.path().string() + ":/usr/bin:/bin",
+                           TOK_PROGRAM, "train", "--training.dataset=synthetic", word} +
+                         kSmall,
+                     folder.path());
+}
+
+TEST(Trackers, AMissingPackageIsSaidBeforeTheFirstStep) {
+  const ScratchFolder folder;
+  const auto asked = run_without_packages(folder, "--metrics.tracker=mlflow");
+  EXPECT_EQ(asked.exit_code, 2);
+  EXPECT_NE(
+      asked.err.find("metrics.tracker = \"mlflow\": python3 -m tokamak.track mlflow: there is "
+                     "no Python package mlflow"),
+      std::string::npos)
+      << asked.err;
+  EXPECT_FALSE(std::filesystem::exists(folder.path() / "outputs/metrics.jsonl"));
+  const auto accepted = run_without_packages(folder, "--metrics.enable_wandb");
+  EXPECT_EQ(accepted.exit_code, 0) << accepted.err;
+  EXPECT_NE(accepted.err.find("no Python package wandb; the run goes on without it"),
+            std::string::npos)
+      << accepted.err;
+  const auto both = run_program(Words{TOK_PROGRAM, "train", "--training.dataset=synthetic",
+                                      "--metrics.tracker=aim", "--metrics.command=cat"} +
+                                    kSmall,
+                                folder.path());
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_NE(both.err.find("metrics.command and the tracker aim are both set"), std::string::npos)
+      << both.err;
 }
 
 // The files of torchtitan's other models have keys of their own, which say less than the model

@@ -13,7 +13,13 @@ int run_help(Args args) {
               "tokamak help: wanted one key, as training.seq_len, a section, as training, or a "
               "verb, as train");
   if (args[0] == "--help" || args[0] == "-h") {
-    fmt::print("usage: tokamak help KEY|SECTION|VERB, as training.seq_len, training or train\n");
+    fmt::print(
+        "usage: tokamak help KEY|SECTION|VERB, as training.seq_len, training or train\n"
+        "       tokamak help --schema: a JSON schema of configuration files, for editors\n");
+    return 0;
+  }
+  if (args[0] == "--schema") {
+    fmt::print("{}", config_schema());
     return 0;
   }
   if (is_verb(args[0])) {

@@ -23,6 +23,7 @@
 #include "tokamak/core/names.h"
 #include "tokamak/core/usable_cores.h"
 #include "tokamak/launch/cluster/preflight.h"
+#include "tokamak/launch/process/command.h"
 #include "tokamak/models/hf_config.h"
 #include "tokamak/run/run_of_config.h"
 #include "tokamak/train/check_start.h"
@@ -42,14 +43,38 @@ int storage_threads(const LaunchEnvironment& launched) {
   return std::clamp(cores / launched.local_size, 2, 12);
 }
 
+// Returns what keeps the run's lines from its tracker, or nothing.
+std::string why_no_tracker(const MetricsConfig& metrics) {
+  const std::string tracker = tracker_of(metrics);
+  if (tracker.empty()) return {};
+  const launch::CommandResult found =
+      launch::run_command({"python3", "-m", "tokamak.track", "--check", tracker});
+  if (found.exit_code == 0) return {};
+  std::string_view why = found.err;
+  while (why.ends_with('\n')) why.remove_suffix(1);
+  return fmt::format("python3 -m tokamak.track {}: {}", tracker, why.substr(why.rfind('\n') + 1));
+}
+
+// A tracker that was asked for by our own key must be there; without W&B a run of torchtitan goes
+// on too.
+void check_tracker(const MetricsConfig& metrics, std::string& command) {
+  const std::string why = why_no_tracker(metrics);
+  if (why.empty()) return;
+  TOK_REQUIRE(metrics.tracker == "none", "metrics.tracker = \"{}\": {}", metrics.tracker, why);
+  fmt::print(stderr, "note: metrics.enable_wandb: {}; the run goes on without it\n", why);
+  command.clear();
+}
+
 // Says what the run itself would, or throws its error.
 void check_inputs(const RunConfig& run, const Tokenizer* tokenizer, const PlannedRun& planned) {
   const Config& c = run.config;
+  TrainerOptions options = options_of(c, tokenizer, run.place);
+  check_tracker(c.metrics, options.logging.command);
   const std::filesystem::path dump = c.job.dump_folder;
   const std::filesystem::path file = dump / c.job.save_config_file.value_or("");
   const bool is_beside = file.parent_path() == dump && !path_exists(dump);
   if (c.job.save_config_file && !is_beside) check_can_write(file);
-  for (const std::string& line : check_start(options_of(c, tokenizer, run.place), planned))
+  for (const std::string& line : check_start(options, planned))
     fmt::print(stderr, "note: {}\n", line);
 }
 
@@ -241,6 +266,7 @@ int train_on(World& world, const LaunchEnvironment& launched, Args args, const R
     if (run->dry_run) {
       exit_code = dry_run(*run, launched);
     } else {
+      check_tracker(run->config.metrics, options.logging.command);
       announce(*run, options.model, tokenizer.get(), launched, console);
     }
   });

@@ -86,7 +86,6 @@ const AcceptedName kNames[] = {
     {"metrics.causal_mfu", kRefuse, "", "mfu counts attention as torchtitan does", true},
     {"metrics.disable_logging_from_checkpoint", kDrop, "", "there is no PyTorch logger", true},
     {"metrics.enable_color_printing", kInvert, "metrics.disable_color_printing", ""},
-    {"metrics.enable_wandb", kDrop, "", "metrics.jsonl in job.dump_folder has the values of every logged step", true},
     {"metrics.rank_0_only", kInvert, "metrics.save_for_all_ranks", ""},
     {"metrics.slow_rank_lines", kRefuse, "", "a rank is named after three slow log lines in a row"},
     {"metrics.use_for_integration_test", kDrop, "", "it marked files for torchtitan's own tests", true},

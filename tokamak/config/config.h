@@ -35,6 +35,9 @@ struct MetricsConfig {
   bool enable_tensorboard = false;
   bool disable_color_printing = false;
   std::string save_tb_folder = "tb";
+  std::string command;
+  std::string tracker = "none";
+  bool enable_wandb = false;
   bool save_for_all_ranks = false;
   double slow_rank_factor = 1.5;
 };

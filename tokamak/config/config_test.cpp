@@ -8,6 +8,7 @@
 #include "tokamak/config/key_table.h"
 #include "tokamak/config/load.h"
 #include "tokamak/core/error.h"
+#include "tokamak/core/json.h"
 
 namespace tokamak {
 namespace {
@@ -330,6 +331,22 @@ TEST(Describe, DumpsAndHelps) {
   EXPECT_EQ(key_help("training.batch_size"),
             "training.batch_size\n  now training.local_batch_size\n");
   EXPECT_THROW(key_help("nothing"), Error);
+}
+
+TEST(Schema, HasEveryKeyAndEveryAcceptedName) {
+  const Json schema = Json::parse(config_schema());
+  const auto property = [&](std::string_view name) -> Json {
+    const Json* at = &schema;
+    for (const std::string& part : split_list(name, '.')) at = &at->at("properties").at(part);
+    return *at;
+  };
+  for (const Key& key : all_keys()) EXPECT_EQ(property(key.name)["description"], key.help);
+  for (const AcceptedName& row : accepted_names()) EXPECT_TRUE(property(row.name)["deprecated"]);
+  EXPECT_EQ(property("training.steps")["type"], "integer");
+  EXPECT_EQ(property("metrics.log_freq")["minimum"], 1.0);
+  EXPECT_EQ(property("job.device")["enum"], Json({"auto", "cpu", "cuda"}));
+  EXPECT_EQ(property("model.layers")["anyOf"][1]["const"], "none");
+  EXPECT_EQ(property("training")["additionalProperties"], false);
 }
 
 }  // namespace

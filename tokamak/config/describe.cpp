@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 
 #include "tokamak/config/accepted.h"
 #include "tokamak/config/key_table.h"
@@ -49,9 +50,10 @@ std::string toml_text(std::string_view key, const OrderedJson& value) {
 }
 
 // Keys that name places or people, or that only change what is printed.
-constexpr std::array kOutsideDigest = {"job.config_file",      "job.dump_folder",
-                                       "job.description",      "job.print_config",
-                                       "job.save_config_file", "metrics.disable_color_printing"};
+constexpr std::array kOutsideDigest = {
+    "job.config_file",  "job.dump_folder",      "job.description",
+    "job.print_config", "job.save_config_file", "metrics.disable_color_printing",
+    "metrics.command",  "metrics.tracker",      "metrics.enable_wandb"};
 
 std::string values_text(const Key& key) {
   const std::vector<std::string> names = allowed_list(key);
@@ -81,6 +83,52 @@ std::string help_of(const AcceptedName& row) {
       return fmt::format("{}\n  accepted without effect: {}\n", row.name, row.note);
   }
   return "";
+}
+
+OrderedJson schema_type(std::string_view type) {
+  if (type == "bool") return "boolean";
+  if (type == "int") return "integer";
+  if (type == "float") return "number";
+  return "string";
+}
+
+// A file may have one text where the key is a list, and an integer for some texts.
+OrderedJson schema_of(const Key& key) {
+  const std::string_view type = type_name(key);
+  OrderedJson schema = {{"description", key.help}, {"default", default_text(key)}};
+  OrderedJson one;
+  if (type.starts_with("list")) {
+    one["type"] = {"array", "string"};
+  } else if (type == "string") {
+    one["type"] = {"string", "integer"};
+  } else {
+    one["type"] = schema_type(type);
+  }
+  double bound = 0.0;
+  if (key.allowed.starts_with(">=") && !key.allowed.ends_with("-1")) {
+    std::from_chars(key.allowed.begin() + 2, key.allowed.end(), bound);
+    one["minimum"] = bound;
+  }
+  if (const auto names = allowed_list(key); !names.empty() && !key.allowed.starts_with('~'))
+    one = {{"enum", names}};
+  if (is_nullable(key)) {
+    schema["anyOf"] = {one, {{"const", "none"}}};
+  } else {
+    schema.update(one);
+  }
+  return schema;
+}
+
+// Returns the properties of the section that holds a key, made where it is not there.
+OrderedJson& section_of(OrderedJson& root, std::string_view name) {
+  OrderedJson* at = &root;
+  const std::vector<std::string> parts = split_list(name, '.');
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    at = &(*at)["properties"][parts[i]];
+    (*at)["type"] = "object";
+    (*at)["additionalProperties"] = false;
+  }
+  return (*at)["properties"][parts.back()];
 }
 
 std::string line_of(const Key& key) {
@@ -157,6 +205,23 @@ std::string key_help(std::string_view name) {
   TOK_REQUIRE(!section.empty(), "{}: no such key or section{}", printable(full),
               unknown_key_hint(full));
   return fmt::format("[{}]\n{}", full, section);
+}
+
+std::string config_schema() {
+  OrderedJson root = {{"$schema", "http://json-schema.org/draft-07/schema#"},
+                      {"title", "Configuration of Tokamak"},
+                      {"type", "object"},
+                      {"additionalProperties", false}};
+  root["properties"]["include"] = {{"description", "Files whose keys apply before this file's."},
+                                   {"type", {"array", "string"}}};
+  for (const Key& key : all_keys()) section_of(root, key.name) = schema_of(key);
+  for (const AcceptedName& row : accepted_names()) {
+    std::string text = help_of(row);
+    text.erase(0, text.find('\n') + 1);
+    section_of(root, row.name) = {{"description", text.substr(2, text.size() - 3)},
+                                  {"deprecated", true}};
+  }
+  return root.dump(2) + "\n";
 }
 
 std::vector<std::string> sections() {

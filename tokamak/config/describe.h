@@ -30,6 +30,10 @@ std::string config_digest(const Config& config);
 /// else.
 std::string key_help(std::string_view name);
 
+/// Returns a JSON schema (draft 7) of the files that load_config() reads, for editors: types,
+/// allowed values, defaults and meanings; accepted names are marked as deprecated.
+std::string config_schema();
+
 /// Returns the names of all sections, in the order of the table.
 std::vector<std::string> sections();
 

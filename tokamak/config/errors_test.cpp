@@ -1,5 +1,9 @@
 // Each error names the key that was set, and not another one.
+#include <filesystem>
+
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include "tokamak/config/check.h"
 #include "tokamak/config/key_table.h"
@@ -184,6 +188,59 @@ TEST(Needs, NameTheNearestDataset) {
   ASSERT_EQ(all.size(), 1U);
   EXPECT_EQ(all[0].key, "training.dataset");
   EXPECT_NE(all[0].reason.find("; the nearest is text"), std::string::npos) << all[0].reason;
+}
+
+class Includes : public testing::Test {
+ protected:
+  void SetUp() override { std::filesystem::create_directories(folder_ / "parts"); }
+
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path write(const std::string& name, std::string_view text) const {
+    write_file_atomic(folder_ / name, text);
+    return folder_ / name;
+  }
+
+  std::string error_of(const std::filesystem::path& file) const {
+    try {
+      load_config(file, {});
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "";
+  }
+
+  const std::filesystem::path folder_ =
+      std::filesystem::path(testing::TempDir()) / fmt::format("tokamak_include_{}", ::getpid());
+};
+
+TEST_F(Includes, AFileWinsOverWhatItIncludesAndLaterOnesOverEarlier) {
+  write("parts/model.toml", "[model]\nlayers = 3\n[training]\nsteps = 1\nseq_len = 64\n");
+  write("parts/data.toml", "include = \"model.toml\"\n[training]\nsteps = 2\nseq_len = 128\n");
+  write("late.toml", "[training]\nseq_len = 256\n");
+  const auto run =
+      write("run.toml", "include = [\"parts/data.toml\", \"late.toml\"]\n[training]\nsteps = 5\n");
+  const Config c = load_config(run, Strings{"--metrics.log_freq=7"}).config;
+  EXPECT_EQ(c.model.layers, 3);
+  EXPECT_EQ(c.training.steps, 5);
+  EXPECT_EQ(c.training.seq_len, 256);
+  EXPECT_EQ(c.metrics.log_freq, 7);
+  EXPECT_EQ(c.job.config_file, run.string());
+}
+
+TEST_F(Includes, BadOnesAreNamed) {
+  const auto ring = write("ring.toml", "include = \"parts/ring.toml\"\n");
+  write("parts/ring.toml", "include = \"../ring.toml\"\n");
+  EXPECT_NE(error_of(ring).find("ring.toml includes itself"), std::string::npos) << error_of(ring);
+  const auto missing = write("missing.toml", "include = \"none.toml\"\n");
+  EXPECT_NE(error_of(missing).find("none.toml"), std::string::npos) << error_of(missing);
+  const auto number = write("number.toml", "include = 3\n");
+  EXPECT_NE(error_of(number).find("include: wanted a path or a list of paths"), std::string::npos)
+      << error_of(number);
+  write("parts/wrong.toml", "[training]\nstepz = 1\n");
+  const auto wrong = write("wrong.toml", "include = \"parts/wrong.toml\"\n");
+  EXPECT_NE(error_of(wrong).find("parts/wrong.toml:2: training.stepz"), std::string::npos)
+      << error_of(wrong);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
-// Merges the entries of a file and of overrides into values of live keys. Overrides win over the
-// file; within one source, two names of one key must agree.
+// Merges the entries of files and of overrides into values of live keys. Overrides win over the
+// file, and the file over those that it includes; within one source, two names of one key must
+// agree.
 #pragma once
 
 #include <map>
@@ -13,7 +14,7 @@
 
 namespace tokamak {
 
-enum class Source { kFile, kOverride };
+enum class Source { kIncluded, kFile, kOverride };
 
 class Merge {
  public:

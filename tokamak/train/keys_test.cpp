@@ -44,8 +44,9 @@ std::string text_of_options(const TrainerOptions& o) {
                       static_cast<int>(s.decay_type), s.min_lr_factor);
   if (o.validation)
     text += fmt::format("{} {}", o.validation->freq, text_of_data(o.validation->data));
-  text += fmt::format("{} {} {} {}\n", o.logging.dump_folder.string(), o.logging.log_freq,
-                      o.logging.of_all_ranks, o.logging.tensorboard_folder.string());
+  text +=
+      fmt::format("{} {} {} {} {}\n", o.logging.dump_folder.string(), o.logging.log_freq,
+                  o.logging.of_all_ranks, o.logging.tensorboard_folder.string(), o.logging.command);
   text += fmt::format("{} {} {} {}\n", o.profiling.traces_folder.string(), o.profiling.freq,
                       o.profiling.active, o.profiling.memory_folder.string());
   text += fmt::format("{} {} {} {} {} {}\n", static_cast<int>(g.steps.on_nonfinite),
@@ -131,6 +132,9 @@ const Effect kEffects[] = {
     {"metrics.log_freq", {"3"}},
     {"metrics.enable_tensorboard"},
     {"metrics.save_tb_folder", {"x"}, {"--metrics.enable_tensorboard"}},
+    {"metrics.command", {"cat"}},
+    {"metrics.tracker", {"mlflow"}},
+    {"metrics.enable_wandb"},
     {"metrics.save_for_all_ranks"},
     {"metrics.slow_rank_factor", {"2"}},
     {"model.name", {"llama2", "mistral", "qwen2", "qwen3", "gemma2", "gemma3", "other"}},

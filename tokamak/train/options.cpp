@@ -184,6 +184,11 @@ std::vector<Need> missing_files(const Config& c) {
   return needs;
 }
 
+std::string tracker_of(const MetricsConfig& metrics) {
+  if (metrics.tracker != "none") return metrics.tracker;
+  return metrics.enable_wandb ? "wandb" : "";
+}
+
 TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer, const MeshPlace& place) {
   TrainerOptions o{.model = spec_of(c)};
   o.shape = shape_of(c, o.model, place);
@@ -205,6 +210,11 @@ TrainerOptions options_of(const Config& c, const Tokenizer* tokenizer, const Mes
   o.logging.log_freq = c.metrics.log_freq;
   o.logging.num_steps = c.training.steps;
   o.logging.of_all_ranks = c.metrics.save_for_all_ranks;
+  const std::string tracker = tracker_of(c.metrics);
+  TOK_REQUIRE(tracker.empty() || c.metrics.command.empty(),
+              "metrics.command and the tracker {} are both set: wanted one of them", tracker);
+  o.logging.command =
+      tracker.empty() ? c.metrics.command : "exec python3 -m tokamak.track " + tracker;
   if (c.metrics.enable_tensorboard) o.logging.tensorboard_folder = c.metrics.save_tb_folder;
   const fs::path dump = c.job.dump_folder;
   if (c.profiling.enable_profiling) {

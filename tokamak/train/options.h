@@ -23,6 +23,9 @@ std::optional<std::string> fit_vocab(Config& config);
 /// Returns everything a trainer on one rank needs; `tokenizer` (may be null) must outlive it.
 TrainerOptions options_of(const Config& config, const Tokenizer* tokenizer, const MeshPlace& place);
 
+/// Returns the tracker that metrics.tracker or metrics.enable_wandb names, or nothing.
+std::string tracker_of(const MetricsConfig& metrics);
+
 /// Returns the tokenizer of the run, or null if its data needs none.
 std::unique_ptr<Tokenizer> tokenizer_of(const Config& config);
 

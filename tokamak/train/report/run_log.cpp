@@ -41,6 +41,14 @@ void RunLog::open(int64_t resumed_step, bool with_validation,
   metrics_.emplace(folder / "metrics.jsonl", resumed_step);
   if (with_validation) validation_metrics_.emplace(folder / "validation.jsonl", resumed_step);
   if (speaks()) events_.open(folder / "events.jsonl", resumed_step);
+  if (speaks() && !o_.command.empty()) {
+    command_.emplace(MetricsCommand::Options{
+        .command = o_.command,
+        .files = {folder / "metrics.jsonl", folder / "validation.jsonl", folder / "events.jsonl"},
+        .environment = {"TOKAMAK_DUMP_FOLDER=" + std::filesystem::absolute(folder).string()},
+        .log = folder / "metrics_command.log",
+        .warn = [this](const std::string& text) { say(text, "WARNING"); }});
+  }
   if (o_.tensorboard_folder.empty()) return;
   std::filesystem::path events = tensorboard_folder(o_.dump_folder, o_.tensorboard_folder, now);
   if (o_.of_all_ranks) events /= fmt::format("rank_{}", rank_);

@@ -15,6 +15,7 @@
 #include "tokamak/models/model.h"
 #include "tokamak/train/report/log_line.h"
 #include "tokamak/train/report/memory_use.h"
+#include "tokamak/train/report/metrics_command.h"
 #include "tokamak/train/report/metrics_file.h"
 #include "tokamak/train/report/run_events.h"
 #include "tokamak/train/report/tensorboard.h"
@@ -30,6 +31,7 @@ struct LoggingOptions {
   std::string job;                           ///< the scheduler's id of the job, or empty
   std::function<MemoryUse()> memory;         ///< of the device; absent: of the process
   std::filesystem::path tensorboard_folder;  ///< empty = no event files
+  std::string command;                       ///< gets the lines of rank 0's files; empty = none
   bool of_all_ranks = false;                 ///< every rank writes files of its own
   std::function<void(const std::string& level, const std::string& text)> print;
   std::function<int()> columns;  ///< the room that a terminal has for step lines; absent: no limit
@@ -141,6 +143,7 @@ class RunLog {
   std::optional<StepResult> unlogged_;  // the last step
   int64_t failed_saves_ = 0;
   bool is_failing_ = false;  // the last write did
+  std::optional<MetricsCommand> command_;  // its thread says lines, so it ends first
 };
 
 }  // namespace tokamak

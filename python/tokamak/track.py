@@ -1,0 +1,189 @@
+"""Sends a run's lines from standard input to an experiment tracker, by the tracker's own package.
+
+    python3 -m tokamak.track wandb|mlflow|aim|trackio          what metrics.tracker starts
+    python3 -m tokamak.track --check wandb                     says whether the package is there
+
+The program sends metrics.jsonl, validation.jsonl and events.jsonl from their first line each time it starts this
+module. Steps that the tracker has already are skipped, so a restart adds nothing twice. Where to send is the tracker's own setting:
+WANDB_PROJECT and WANDB_MODE, MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME, AIM_REPO (a folder or aim://host:port),
+TRACKIO_PROJECT. TOKAMAK_DUMP_FOLDER names the run.
+"""
+import importlib.util
+import json
+import os
+import pathlib
+import sys
+
+
+def is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+class Run:
+    """A tracker's run: `has` says whether a step of a kind of line is there; `log` adds one."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        self.name = folder.name
+        self.state = folder / f"tracker_{type(self).__name__.lower()}.json"
+        self.saved = json.loads(self.state.read_text()) if self.state.is_file() else {}
+        # events.jsonl is never cut, so another first line means another run in the same folder.
+        events = folder / "events.jsonl"
+        born = events.open().readline() if events.is_file() else ""
+        if self.saved.get("born") != born:
+            self.saved = {"born": born}
+
+    def remember(self, **values):
+        self.saved.update(values)
+        aside = self.state.with_suffix(".tmp")
+        aside.write_text(json.dumps(self.saved))
+        aside.replace(self.state)
+
+    def config(self):
+        """The resolved configuration, flat, if the run wrote it (job.save_config_file)."""
+        values = {}
+        for path in sorted(self.folder.glob("*.json")):
+            if path.name.startswith("tracker_"):
+                continue
+            try:
+                found = json.loads(path.read_text())
+            except ValueError:
+                continue
+            if isinstance(found, dict) and "job" in found:
+                for table, keys in found.items():
+                    if isinstance(keys, dict):
+                        values.update({f"{table}.{key}": value for key, value in keys.items() if value is not None})
+        return values
+
+
+class Wandb(Run):
+    def __init__(self, folder):
+        super().__init__(folder)
+        import wandb
+        self.run = wandb.init(name=self.name, id=self.saved.get("id"), resume="allow", config=self.config(),
+                              dir=str(folder), project=os.environ.get("WANDB_PROJECT", "tokamak"))
+        self.remember(id=self.run.id)
+        for kind in ("train", "validation"):
+            self.run.define_metric(f"{kind}/*", step_metric="step")
+
+    def log(self, kind, step, values):
+        self.run.log({"step": step, **{f"{kind}/{name}": value for name, value in values.items()}})
+
+    def say(self, level, text):
+        if level == "WARNING":
+            self.run.alert(title="tokamak", text=text)
+
+    def finish(self):
+        self.run.finish()
+
+
+class Mlflow(Run):
+    def __init__(self, folder):
+        super().__init__(folder)
+        import mlflow
+        self.mlflow = mlflow
+        self.run = mlflow.start_run(run_id=self.saved.get("id"), run_name=None if "id" in self.saved else self.name)
+        if "id" not in self.saved:
+            config = list(self.config().items())
+            for at in range(0, len(config), 100):
+                mlflow.log_params({name: str(value)[:500] for name, value in config[at:at + 100]})
+        self.remember(id=self.run.info.run_id)
+
+    def log(self, kind, step, values):
+        self.mlflow.log_metrics({f"{kind}/{name}": value for name, value in values.items()}, step=step)
+
+    def say(self, level, text):
+        self.mlflow.set_tag(f"last {level.lower()}", text[:500])
+
+    def finish(self):
+        self.mlflow.end_run()
+
+
+class Aim(Run):
+    def __init__(self, folder):
+        super().__init__(folder)
+        import aim
+        self.run = aim.Run(run_hash=self.saved.get("id"), repo=os.environ.get("AIM_REPO"), system_tracking_interval=None,
+                           log_system_params=False)
+        self.remember(id=self.run.hash)
+        self.run.name = self.name
+        self.run["config"] = self.config()
+
+    def log(self, kind, step, values):
+        for name, value in values.items():
+            self.run.track(value, name=name, step=step, context={"subset": kind})
+
+    def say(self, level, text):
+        (self.run.log_warning if level == "WARNING" else self.run.log_info)(text)
+
+    def finish(self):
+        self.run.close()
+
+
+class Trackio(Run):
+    def __init__(self, folder):
+        super().__init__(folder)
+        import trackio
+        self.run = trackio.init(project=os.environ.get("TRACKIO_PROJECT", "tokamak"), name=self.name, resume="allow",
+                                config=self.config())
+        self.finish = trackio.finish
+
+    def log(self, kind, step, values):
+        self.run.log({f"{kind}/{name}": value for name, value in values.items()}, step=step)
+
+    def say(self, level, text):
+        pass
+
+
+TRACKERS = {"wandb": Wandb, "mlflow": Mlflow, "aim": Aim, "trackio": Trackio}
+
+
+def send(lines, run):
+    """Sends lines that the tracker does not have. Progress is kept in the run's folder every 1,000 lines and at the
+    end, so what was sent just before a kill may be sent again, with the same steps."""
+    last = {"train": 0, "validation": 0, "events": 0, **run.saved.get("last", {})}
+    events = 0
+    unsaved = 0
+    for line in lines:
+        try:
+            found = json.loads(line)
+        except ValueError:
+            continue
+        if "text" in found:
+            events += 1
+            if events > last["events"]:
+                run.say(found.get("level", "INFO"), found["text"])
+                last["events"] = events
+            continue
+        step = found.pop("step", None)
+        kind = "train" if "grad_norm" in found else "validation"
+        if not is_number(step) or step <= last[kind]:
+            continue
+        run.log(kind, step, {name: value for name, value in found.items() if is_number(value)})
+        last[kind] = step
+        unsaved += 1
+        if unsaved == 1000:
+            run.remember(last=last)
+            unsaved = 0
+    run.remember(last=last)
+
+
+def main():
+    words = sys.argv[1:]
+    checks = words[:1] == ["--check"]
+    name = words[-1] if words else ""
+    if name not in TRACKERS:
+        sys.exit(f"tokamak.track: wanted one of {', '.join(TRACKERS)}, got '{name}'")
+    if importlib.util.find_spec(name) is None:
+        sys.exit(f"there is no Python package {name}; pip install {name}")
+    if checks:
+        return
+    run = TRACKERS[name](pathlib.Path(os.environ.get("TOKAMAK_DUMP_FOLDER", ".")))
+    try:
+        send(sys.stdin, run)
+    finally:
+        run.finish()
+
+
+if __name__ == "__main__":
+    main()
