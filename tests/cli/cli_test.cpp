@@ -43,6 +43,13 @@ TEST(Cli, HelpOfTheFlavorListsWhatEachModelHas) {
   EXPECT_NE(run.out.find("\n  gpt2: 124M, 355M, 774M, 1.5B, hf\n"), std::string::npos) << run.out;
 }
 
+TEST(Cli, TheSchemaOfConfigurationFilesIsJson) {
+  const auto run = run_program({TOK_PROGRAM, "help", "--schema"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  const auto schema = nlohmann::json::parse(run.out);
+  EXPECT_EQ(schema["properties"]["training"]["properties"]["steps"]["type"], "integer");
+}
+
 TEST(Cli, HelpOfAVerbIsItsOwn) {
   const auto help = run_program({TOK_PROGRAM, "help", "train"});
   EXPECT_EQ(help.exit_code, 0) << help.err;

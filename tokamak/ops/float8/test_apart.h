@@ -1,4 +1,4 @@
-// A fused op's test case as the ops that it is made of.
+// A fused op's test case as the ops that it consists of.
 #pragma once
 
 #include <memory>

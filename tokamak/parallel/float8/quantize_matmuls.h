@@ -17,8 +17,8 @@ namespace tokamak {
 /// parts of it, and that of a value that travels over tp quantized (quantized_collectives.h) covers
 /// the ranks of tp. Delayed scales come from a table (float8_table.h), which a graph with an update
 /// renews at its end. With `has_scales`, which only such a graph may have, each row of the table
-/// has a scale, so that none is made of the values' maxima. Throws Error if a dim is not a multiple
-/// of what the recipe takes.
+/// has a scale, so that none is computed from the values' maxima. Throws Error if a dim is not a
+/// multiple of what the recipe takes.
 Graph quantize_matmuls(const Graph& graph, const Float8Recipe& recipe, const WeightGroups& groups,
                        bool has_scales = false);
 

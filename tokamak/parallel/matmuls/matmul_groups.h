@@ -32,7 +32,7 @@ struct MatmulMember {
 /// Members in the order in which their weights lie, without gaps.
 struct MatmulGroup {
   std::vector<MatmulMember> members;
-  /// This op yields the output gradients side by side, or node `packed_grad` does once it is
+  /// This op returns the output gradients side by side, or node `packed_grad` does once it is
   /// packed, or the attention's gradient.
   AnyOp packer;
   std::vector<Value> packer_in;

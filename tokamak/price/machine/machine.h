@@ -58,8 +58,8 @@ struct GemmRates {
   /// Share of the rate where rows begin at odd elements: then no copy to shared memory runs beside
   /// the matmuls.
   double odd_share = 0.4;
-  /// Rates of matmuls in low precision whose scales are of rows, and of parts of rows, over that with
-  /// scales of tensors.
+  /// Rates of matmuls in low precision whose scales are of rows, and of parts of rows, over that
+  /// with scales of tensors.
   double rows_share = 1.0;
   double parts_share = 1.0;
 };

@@ -10,8 +10,8 @@ namespace tokamak::price {
 struct PowerUse {
   double products_s = 0.0;   ///< whose rate goes with a power of the clocks
   double attention_s = 0.0;  ///< whose rate goes with the clocks
-  double low_s = 0.0;        ///< of matmuls in low precision that draw power.low_precision at any clocks
-  double memory_s = 0.0;     ///< of kernels bound by memory, which do not care
+  double low_s = 0.0;  ///< of matmuls in low precision that draw power.low_precision at any clocks
+  double memory_s = 0.0;      ///< of kernels bound by memory, which do not care
   double collective_s = 0.0;  ///< of collectives between kernels, which do not care either
   double drawn_s = 0.0;       ///< the energy of matmuls and attention over the power limit
 };

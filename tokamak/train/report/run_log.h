@@ -142,7 +142,7 @@ class RunLog {
   Ends ends_;
   std::optional<StepResult> unlogged_;  // the last step
   int64_t failed_saves_ = 0;
-  bool is_failing_ = false;  // the last write did
+  bool is_failing_ = false;                // the last write did
   std::optional<MetricsCommand> command_;  // its thread says lines, so it ends first
 };
 
