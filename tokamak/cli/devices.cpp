@@ -16,6 +16,7 @@
 #include "tokamak/gpu/nccl/nccl_world.h"
 #include "tokamak/launch/cluster/nvml.h"
 #include "tokamak/price/machine/device_names.h"
+#include "tokamak/price/machine/machine.h"
 #include "tokamak/train/bench/machine_file.h"
 #include "tokamak/train/together.h"
 
@@ -62,10 +63,14 @@ std::unique_ptr<Backend> open_backend(const DeviceChoice& choice,
   if (!means_gpu(choice.device)) return cpu::make_backend({.threads = choice.threads});
   const int count = gpu::num_devices();
   TOK_REQUIRE(count > 0, "device = cuda: {}", gpu::why_none());
-  return gpu::make_backend({.device = launched.local_rank % count,
-                            .symmetric = choice.copy_engine,
-                            .devices_per_host = launched.local_size,
-                            .deterministic = choice.deterministic});
+  const int device = launched.local_rank % count;
+  const std::string machine = price::machine_of_driver(gpu::describe_device(device).name);
+  return gpu::make_backend(
+      {.device = device,
+       .symmetric = choice.copy_engine,
+       .devices_per_host = launched.local_size,
+       .deterministic = choice.deterministic,
+       .rates = machine.empty() ? Rates{} : price::planning_rates(price::load_machine(machine))});
 }
 
 DType compute_dtype(const std::string& dtype, const std::string& device) {

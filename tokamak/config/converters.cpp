@@ -7,7 +7,7 @@ namespace tokamak {
 namespace {
 
 constexpr std::string_view kSection = "quantize.linear.";
-constexpr std::array<std::string_view, 2> kNames{"float8", "mx"};
+constexpr std::array<std::string_view, 2> kConverters{"float8", "mx"};
 
 std::string key_section(std::string_view name) {
   return std::string(kSection) + std::string(name);
@@ -31,17 +31,17 @@ bool has_mx(const Config& config) {
 }
 
 bool is_converter(std::string_view name) {
-  return std::any_of(kNames.begin(), kNames.end(),
+  return std::any_of(kConverters.begin(), kConverters.end(),
                      [&](std::string_view known) { return name == key_section(known); });
 }
 
 std::string full_converter_name(const std::string& name) {
-  const bool is_short = std::find(kNames.begin(), kNames.end(), name) != kNames.end();
+  const bool is_short = std::find(kConverters.begin(), kConverters.end(), name) != kConverters.end();
   return is_short ? key_section(name) : name;
 }
 
 bool lacks_converter(std::string_view key, const Config& config) {
-  return std::any_of(kNames.begin(), kNames.end(), [&](std::string_view name) {
+  return std::any_of(kConverters.begin(), kConverters.end(), [&](std::string_view name) {
     return key.starts_with(key_section(name) + ".") && !has_converter(config, name);
   });
 }

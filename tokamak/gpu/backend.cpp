@@ -131,14 +131,16 @@ class GpuBackend final : public Backend {
         reference_only_(options.reference_only),
         symmetric_(options.symmetric),
         devices_per_host_(has_copy_engine_gathers() ? options.devices_per_host : 0),
-        deterministic_(options.deterministic) {}
+        deterministic_(options.deterministic),
+        rates_(options.rates) {}
 
   Target target() const override {
     Target target{.backend = "gpu",
                   .arch = device_.arch(),
                   .reference_only = reference_only_,
                   .devices_per_host = devices_per_host_,
-                  .deterministic = deterministic_};
+                  .deterministic = deterministic_,
+                  .rates = rates_};
     if (gemm_library_version().empty()) target.lacks.push_back("cublaslt");
     if (kIsHip) target.lacks.push_back("sm_90a");  // gfx90a has the same number
     if (gemm_library_version().empty() || target.arch < 100) target.lacks.push_back("cublaslt_mx");
@@ -225,6 +227,7 @@ class GpuBackend final : public Backend {
   bool symmetric_;
   int devices_per_host_;
   bool deterministic_;
+  Rates rates_;
   std::shared_ptr<int64_t> total_ = std::make_shared<int64_t>(0);
 };
 

@@ -14,6 +14,7 @@ struct Options {
   bool symmetric = false;       ///< memory that NCCL can register for the copy engines of its peers
   int devices_per_host = 0;     ///< ranks of this run on this host, for Target
   bool deterministic = false;   ///< every run gives the same bits, also in libraries
+  Rates rates;                  ///< for Target
 };
 
 /// Devices that the driver shows to this process; 0 where this program was built without a GPU

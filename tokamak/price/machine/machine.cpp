@@ -193,14 +193,12 @@ Rates planning_rates(const Machine& machine) {
   if (rates.best.gemm_flops_f32 == 0.0) rates.best.gemm_flops_f32 = best(Precision::kFp32);
   if (rates.best.bytes_per_s == 0.0) rates.best.bytes_per_s = rates.bytes_per_s;
   if (machine.levels.empty()) return rates;
-  // Collectives of a block's size beside kernels: 200 of 364 GB/s on an H100.
-  constexpr double kBesideKernels = 0.5;
   const auto large = [](const Level& level) { return level.bytes_per_s * level.efficiency; };
   const auto host = std::find_if(machine.levels.begin(), machine.levels.end(), [&](const Level& l) {
     return l.num_devices == 0 || l.num_devices >= machine.storage.devices_per_node;
   });
   const Level& outermost = machine.levels.back();
-  rates.link_bytes_per_s = kBesideKernels * large(host == machine.levels.end() ? outermost : *host);
+  rates.link_bytes_per_s = large(host == machine.levels.end() ? outermost : *host);
   rates.network_bytes_per_s = std::min(rates.link_bytes_per_s, large(outermost));
   return rates;
 }
