@@ -17,7 +17,7 @@ else
   CUDA_FLAGS = -DTOK_CUDA=OFF
 endif
 
-.PHONY: build cuda-all hip rows demo install portable deb wheel test exports faults slurm lint tidy fuzz mutate sanitize clean help
+.PHONY: build cuda-all trackers hip rows demo install portable deb wheel test exports faults slurm lint tidy fuzz mutate sanitize clean help
 .DEFAULT_GOAL := build
 
 ## build: the program, at build/release/bin/tokamak; CUDA=1 builds it with the GPU backend
@@ -79,6 +79,12 @@ test:
 	@cmake --preset dev -Wno-dev --log-level=WARNING
 	@cmake --build --preset dev
 	@ctest --preset dev
+
+## trackers: trains with real MLflow and Aim servers and W&B offline, from PyPI (1 GB), and kills what sends to them at random
+trackers: build
+	@tools/setup.sh build trackers
+	@[ -x build/trackers/bin/aim ] || { python3 -m venv build/trackers && build/trackers/bin/pip install -q mlflow wandb aim; }
+	@build/trackers/bin/python tests/trackers/check_trackers.py build/release/bin/tokamak
 
 ## exports: exports of every family as transformers 4 and 5 load them, which are fetched into build/transformers
 READERS := build/transformers/4:build/transformers/5 build/transformers/5

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what is missing from the distribution:
-#   setup.sh [build|lint|fuzz|cuda|hip|slurm|demo|transformers]...
+#   setup.sh [build|lint|fuzz|cuda|hip|slurm|trackers|demo|transformers]...
 # Silent and instant when all is there. Debian 12 names; needs root or sudo only to install.
 # Two sets are from elsewhere (PyPI) and stay in build/: cuda unpacks the headers of cudnn-frontend,
 # transformers fetches PyTorch and two versions of transformers. The CUDA toolkit, cuDNN and NCCL are
@@ -34,9 +34,10 @@ for set in "$@"; do
     transformers)
       with_transformers=yes
       python3 -m pip --version >/dev/null 2>&1 || wanted="$wanted python3-pip" ;;
+    trackers) wanted="$wanted python3-venv" ;;
     demo) wanted=$demo ;;
     hip) command -v hipcc >/dev/null || [ -x /opt/rocm/bin/hipcc ] || wanted="$wanted $hip" ;;
-    *) echo "setup.sh: unknown set '$set': wanted build, lint, fuzz, cuda, hip, slurm, demo or transformers" >&2; exit 2 ;;
+    *) echo "setup.sh: unknown set '$set': wanted build, lint, fuzz, cuda, hip, slurm, trackers, demo or transformers" >&2; exit 2 ;;
   esac
 done
 

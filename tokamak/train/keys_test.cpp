@@ -133,7 +133,7 @@ const Effect kEffects[] = {
     {"metrics.enable_tensorboard"},
     {"metrics.save_tb_folder", {"x"}, {"--metrics.enable_tensorboard"}},
     {"metrics.command", {"cat"}},
-    {"metrics.tracker", {"mlflow"}},
+    {"metrics.tracker"},
     {"metrics.enable_wandb"},
     {"metrics.save_for_all_ranks"},
     {"metrics.slow_rank_factor", {"2"}},
