@@ -35,7 +35,7 @@ for set in "$@"; do
       with_transformers=yes
       python3 -m pip --version >/dev/null 2>&1 || wanted="$wanted python3-pip" ;;
     trackers) wanted="$wanted python3-venv" ;;
-    demo) wanted=$demo ;;
+    demo) if [ $# = 1 ]; then wanted=$demo; else wanted="$wanted $demo"; fi ;;
     hip) command -v hipcc >/dev/null || [ -x /opt/rocm/bin/hipcc ] || wanted="$wanted $hip" ;;
     *) echo "setup.sh: unknown set '$set': wanted build, lint, fuzz, cuda, hip, slurm, trackers, demo or transformers" >&2; exit 2 ;;
   esac
