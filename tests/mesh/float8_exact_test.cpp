@@ -30,7 +30,7 @@ class DrawnLayers {
 
   const Graph& graph() const { return graph_; }
 
-  // Returns what the graph, or quantized values in its place, yields by the names of its results.
+  // Returns what the graph, or quantized values in its place, returns by the names of its results.
   std::map<std::string, std::vector<float>> run(const Graph& graph) {
     const StateLayout layout = lay_out(states_);
     const auto backend = cpu::make_backend({.threads = 1});

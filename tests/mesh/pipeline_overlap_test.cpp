@@ -96,7 +96,7 @@ TEST(PipelineOverlapFloat8, leaves_every_bit) {
 }
 
 // Quantized values are gathered while stages run, although they are made before and transposed
-// afterwards: what is made of them waits for the stage's first forward.
+// afterwards: what is computed from them waits for the stage's first forward.
 TEST(PipelineOverlapFloat8, gathers_of_quantized_values_outlive_their_item) {
   MeshCase c = float8_pipeline("delayed", true);
   c.distribute.overlaps_gathers = true;

@@ -171,7 +171,7 @@ Cost FusedFloat8::cost(std::span<const TensorType> in, std::span<const TensorTyp
 }
 
 std::vector<Alias> FusedFloat8::aliases() const {
-  // What quantized values are made of may be computed twice, from inputs that must still be there.
+  // The inputs of quantized values may be computed twice, from inputs that must still be there.
   const auto is_encoded = [&](int out) {
     return lone_maximum() == nullptr &&
            (quantizes_tiles(first) ||
