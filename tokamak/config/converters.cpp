@@ -36,7 +36,8 @@ bool is_converter(std::string_view name) {
 }
 
 std::string full_converter_name(const std::string& name) {
-  const bool is_short = std::find(kConverters.begin(), kConverters.end(), name) != kConverters.end();
+  const bool is_short =
+      std::find(kConverters.begin(), kConverters.end(), name) != kConverters.end();
   return is_short ? key_section(name) : name;
 }
 
