@@ -8,6 +8,7 @@ module. Steps that the tracker has already are skipped, so a restart adds nothin
 WANDB_PROJECT and WANDB_MODE, MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME, AIM_REPO (a folder or aim://host:port),
 TRACKIO_PROJECT. TOKAMAK_DUMP_FOLDER names the run.
 """
+import hashlib
 import importlib.util
 import json
 import os
@@ -32,6 +33,8 @@ class Run:
         born = events.open().readline() if events.is_file() else ""
         if self.saved.get("born") != born:
             self.saved = {"born": born}
+        # Known before the tracker has the run: a sender that is killed while it makes it makes no second one.
+        self.id = hashlib.sha256(f"{folder} {born}".encode()).hexdigest()[:16]
 
     def remember(self, **values):
         self.saved.update(values)
@@ -60,9 +63,8 @@ class Wandb(Run):
     def __init__(self, folder):
         super().__init__(folder)
         import wandb
-        self.run = wandb.init(name=self.name, id=self.saved.get("id"), resume="allow", config=self.config(),
-                              dir=str(folder), project=os.environ.get("WANDB_PROJECT", "tokamak"))
-        self.remember(id=self.run.id)
+        self.run = wandb.init(name=self.name, id=self.id, resume="allow", config=self.config(), dir=str(folder),
+                              project=os.environ.get("WANDB_PROJECT", "tokamak"))
         for kind in ("train", "validation"):
             self.run.define_metric(f"{kind}/*", step_metric="step")
 
@@ -82,12 +84,16 @@ class Mlflow(Run):
         super().__init__(folder)
         import mlflow
         self.mlflow = mlflow
-        self.run = mlflow.start_run(run_id=self.saved.get("id"), run_name=None if "id" in self.saved else self.name)
-        if "id" not in self.saved:
+        known = mlflow.search_runs(filter_string=f"tags.`tokamak.run` = '{self.id}'", output_format="list")
+        if known:
+            self.run = mlflow.start_run(run_id=known[0].info.run_id)
+        else:
+            self.run = mlflow.start_run(run_name=self.name, tags={"tokamak.run": self.id})
+        if "configured" not in self.saved:
             config = list(self.config().items())
             for at in range(0, len(config), 100):
                 mlflow.log_params({name: str(value)[:500] for name, value in config[at:at + 100]})
-        self.remember(id=self.run.info.run_id)
+            self.remember(configured=True)
 
     def log(self, kind, step, values):
         self.mlflow.log_metrics({f"{kind}/{name}": value for name, value in values.items()}, step=step)
@@ -103,8 +109,12 @@ class Aim(Run):
     def __init__(self, folder):
         super().__init__(folder)
         import aim
-        self.run = aim.Run(run_hash=self.saved.get("id"), repo=os.environ.get("AIM_REPO"), system_tracking_interval=None,
-                           log_system_params=False)
+        repo = os.environ.get("AIM_REPO")
+        if "id" not in self.saved:
+            known = [found.run.hash for found in aim.Repo(repo or ".").query_runs(f"run.tokamak == '{self.id}'").iter_runs()]
+            self.saved["id"] = known[0] if known else None
+        self.run = aim.Run(run_hash=self.saved["id"], repo=repo, system_tracking_interval=None, log_system_params=False)
+        self.run["tokamak"] = self.id
         self.remember(id=self.run.hash)
         self.run.name = self.name
         self.run["config"] = self.config()
