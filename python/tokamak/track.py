@@ -1,12 +1,11 @@
 """Sends a run's lines from standard input to an experiment tracker, by the tracker's own package.
 
-    python3 -m tokamak.track wandb|mlflow|aim|trackio          what metrics.tracker starts
+    python3 -m tokamak.track wandb|mlflow          what metrics.tracker starts
     python3 -m tokamak.track --check wandb                     says whether the package is there
 
 The program sends metrics.jsonl, validation.jsonl and events.jsonl from their first line each time it starts this
 module. Steps that the tracker has already are skipped, so a restart adds nothing twice. Where to send is the tracker's own setting:
-WANDB_PROJECT and WANDB_MODE, MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME, AIM_REPO (a folder or aim://host:port),
-TRACKIO_PROJECT. TOKAMAK_DUMP_FOLDER names the run.
+WANDB_PROJECT and WANDB_MODE, MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME. TOKAMAK_DUMP_FOLDER names the run.
 """
 import hashlib
 import importlib.util
@@ -105,47 +104,7 @@ class Mlflow(Run):
         self.mlflow.end_run()
 
 
-class Aim(Run):
-    def __init__(self, folder):
-        super().__init__(folder)
-        import aim
-        repo = os.environ.get("AIM_REPO")
-        if "id" not in self.saved:
-            known = [found.run.hash for found in aim.Repo(repo or ".").query_runs(f"run.tokamak == '{self.id}'").iter_runs()]
-            self.saved["id"] = known[0] if known else None
-        self.run = aim.Run(run_hash=self.saved["id"], repo=repo, system_tracking_interval=None, log_system_params=False)
-        self.run["tokamak"] = self.id
-        self.remember(id=self.run.hash)
-        self.run.name = self.name
-        self.run["config"] = self.config()
-
-    def log(self, kind, step, values):
-        for name, value in values.items():
-            self.run.track(value, name=name, step=step, context={"subset": kind})
-
-    def say(self, level, text):
-        (self.run.log_warning if level == "WARNING" else self.run.log_info)(text)
-
-    def finish(self):
-        self.run.close()
-
-
-class Trackio(Run):
-    def __init__(self, folder):
-        super().__init__(folder)
-        import trackio
-        self.run = trackio.init(project=os.environ.get("TRACKIO_PROJECT", "tokamak"), name=self.name, resume="allow",
-                                config=self.config())
-        self.finish = trackio.finish
-
-    def log(self, kind, step, values):
-        self.run.log({f"{kind}/{name}": value for name, value in values.items()}, step=step)
-
-    def say(self, level, text):
-        pass
-
-
-TRACKERS = {"wandb": Wandb, "mlflow": Mlflow, "aim": Aim, "trackio": Trackio}
+TRACKERS = {"wandb": Wandb, "mlflow": Mlflow}
 
 
 def send(lines, run):

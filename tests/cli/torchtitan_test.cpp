@@ -239,11 +239,11 @@ TEST(Trackers, AMissingPackageIsSaidBeforeTheFirstStep) {
             std::string::npos)
       << accepted.err;
   const auto both = run_program(Words{TOK_PROGRAM, "train", "--training.dataset=synthetic",
-                                      "--metrics.tracker=aim", "--metrics.command=cat"} +
+                                      "--metrics.tracker=mlflow", "--metrics.command=cat"} +
                                     kSmall,
                                 folder.path());
   EXPECT_EQ(both.exit_code, 2);
-  EXPECT_NE(both.err.find("metrics.command and the tracker aim are both set"), std::string::npos)
+  EXPECT_NE(both.err.find("metrics.command and the tracker mlflow are both set"), std::string::npos)
       << both.err;
 }
 

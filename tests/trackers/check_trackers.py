@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Trains with metrics.tracker on real trackers, kills what sends to them at random, and compares what they have with
-metrics.jsonl: check_trackers.py PROGRAM [mlflow|aim|wandb|trackio]...
+metrics.jsonl: check_trackers.py PROGRAM [mlflow|wandb]...
 
-Runs in a Python that has the packages; MLflow and Aim are servers of their own on this host, W&B writes offline runs,
-which are read back by its own reader. The run itself is killed once too, and resumed.
+Runs in a Python that has the packages; MLflow is a server of its own on this host, W&B writes offline runs, whose
+files are read back. The run itself is killed once too, and resumed.
 """
 import json
 import os
@@ -12,6 +12,7 @@ import random
 import re
 import signal
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -41,11 +42,6 @@ def answers(url):
         return urllib.request.urlopen(url, timeout=2).status == 200
     except OSError:
         return False
-
-
-def listens(port):
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) == 0
 
 
 def senders():
@@ -98,32 +94,31 @@ def from_mlflow(uri, folder):
     return {m.step: m.value for m in client.get_metric_history(runs[0].info.run_id, "train/loss")}
 
 
-def from_aim(repo, folder):
-    import aim
-    runs = list(aim.Repo(str(repo)).iter_runs())
-    assert len(runs) == 1, f"{len(runs)} runs"
-    assert runs[0]["config"]["training.steps"] == STEPS
-    series = runs[0].get_metric("loss", aim.sdk.context.Context({"subset": "train"}) if hasattr(aim, "sdk") else None)
-    steps, values = series.values.sparse_numpy()
-    return dict(zip(map(int, steps), map(float, values)))
+def records_of(path):
+    """The records of a file of W&B, which is a log of LevelDB after 7 bytes. A record that a kill has torn ends it."""
+    data = path.read_bytes()
+    at, record = 7, b""
+    while at + 7 <= len(data):
+        left = 32768 - at % 32768
+        if left < 7:
+            at += left
+            continue
+        size, kind = struct.unpack_from("<HB", data, at + 4)
+        if kind == 0 or at + 7 + size > len(data):
+            return
+        record = (record if kind in (3, 4) else b"") + data[at + 7:at + 7 + size]
+        if kind in (1, 4):
+            yield record
+        at += 7 + size
 
 
 def from_wandb(_, folder):
     from wandb.proto import wandb_internal_pb2
-    from wandb.sdk.internal.datastore import DataStore
     found = {}
     ids = set()
     for path in folder.glob("wandb/offline-run-*/run-*.wandb"):
         ids.add(re.search(r"run-(\w+)\.wandb", path.name)[1])
-        store = DataStore()
-        store.open_for_scan(str(path))
-        while True:
-            try:
-                data = store.scan_data()
-            except AssertionError:  # the end of what a killed sender wrote
-                break
-            if data is None:
-                break
+        for data in records_of(path):
             record = wandb_internal_pb2.Record()
             record.ParseFromString(data)
             row = {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
@@ -151,23 +146,10 @@ def check(program, tracker, draw):
                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
                 wait_for(lambda: answers(f"{where}/health"))
                 environment["MLFLOW_TRACKING_URI"] = where
-            if tracker == "aim":
-                where = scratch / "aim"
-                where.mkdir()
-                aim = [str(pathlib.Path(sys.executable).parent / "aim")]
-                subprocess.run(aim + ["init", "--repo", str(where)], check=True, env=environment, stdout=subprocess.DEVNULL)
-                server = subprocess.Popen(aim + ["server", "--repo", str(where), "--host", "127.0.0.1", "--port", str(port)],
-                                          env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                          start_new_session=True)
-                wait_for(lambda: listens(port))
-                environment["AIM_REPO"] = f"aim://127.0.0.1:{port}"
             start = time.monotonic()
             kills = train(program, folder, tracker, environment, draw)
             lines = lines_of(folder)
-            if tracker == "aim":
-                os.killpg(server.pid, signal.SIGTERM)
-                server.wait()
-            found = {"mlflow": from_mlflow, "aim": from_aim, "wandb": from_wandb}[tracker](where, folder)
+            found = {"mlflow": from_mlflow, "wandb": from_wandb}[tracker](where, folder)
         finally:
             if server and server.poll() is None:
                 os.killpg(server.pid, signal.SIGKILL)
@@ -184,7 +166,7 @@ def main():
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     draw = random.Random(seed)
-    results = [check(sys.argv[1], tracker, draw) for tracker in sys.argv[2:] or ["mlflow", "aim", "wandb"]]
+    results = [check(sys.argv[1], tracker, draw) for tracker in sys.argv[2:] or ["mlflow", "wandb"]]
     sys.exit(0 if all(results) else 1)
 
 
