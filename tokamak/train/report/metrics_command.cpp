@@ -118,7 +118,6 @@ void MetricsCommand::pause(milliseconds time) const {
 
 void MetricsCommand::start() {
   if (starts_ > 0) pause(o_.first_pause * (1 << std::min(starts_ - 1, 6)));
-  if (starts_ > 0 && ends_) std::this_thread::sleep_for(milliseconds(50));
   starts_ += 1;
   std::array<int, 2> ends{};
   int code = pipe2(ends.data(), O_CLOEXEC) == 0 ? 0 : errno;
@@ -159,13 +158,13 @@ void MetricsCommand::close_input() {
 
 void MetricsCommand::send_new_lines() {
   for (Followed& file : files_) {
-    while (!has_ended()) {
+    while (!has_ended() && input_ >= 0) {
       const std::string lines = whole_lines(file.path, file.sent);
       if (lines.empty()) break;
       if (!send(lines)) return;
       file.sent += static_cast<std::streamoff>(lines.size());
     }
-    if (program_ < 0) return;
+    if (input_ < 0) return;
   }
 }
 
@@ -177,7 +176,11 @@ bool MetricsCommand::send(const std::string& lines) {
       sent += static_cast<size_t>(n);
       continue;
     }
-    if (errno == EPIPE) kill(-program_, SIGTERM);  // it closed its input, so it is of no more use
+    if (errno == EPIPE) {  // it closed its input, so it is asked to end and waited for
+      kill(-program_, SIGTERM);
+      close_input();
+      return false;
+    }
     if (is_over() || has_ended()) return false;
     pollfd writable{.fd = input_, .events = POLLOUT, .revents = 0};
     poll(&writable, 1, 50);

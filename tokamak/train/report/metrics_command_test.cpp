@@ -1,5 +1,6 @@
 #include "tokamak/train/report/metrics_command.h"
 
+#include <ctime>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
@@ -102,6 +103,17 @@ TEST_F(MetricsCommandTest, AProgramThatNeverReadsDelaysTheEndByItsWaitAtMost) {
   { MetricsCommand command(o); }
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
   EXPECT_EQ(kill(std::stoi(text("pid")), SIGKILL), 0) << "it goes on by itself";
+}
+
+TEST_F(MetricsCommandTest, AProgramThatClosesItsInputAndStaysCostsNoTime) {
+  append("metrics.jsonl", "one\n");
+  MetricsCommand::Options o =
+      options("trap '' TERM; exec 0<&-; echo $$ > pid; exec tail -f /dev/null");
+  o.last_wait = milliseconds(500);
+  const std::clock_t before = std::clock();
+  { MetricsCommand command(o); }
+  EXPECT_LT(static_cast<double>(std::clock() - before) / CLOCKS_PER_SEC, 0.25);
+  EXPECT_EQ(kill(std::stoi(text("pid")), SIGKILL), 0);
 }
 
 TEST_F(MetricsCommandTest, ACommandThatFailsAtOnceEndsNothing) {
