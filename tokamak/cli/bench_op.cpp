@@ -38,15 +38,11 @@ Dims dims_of(const std::string& text) {
   return dims;
 }
 
-bool has_op(const OpScene& scene, const std::string& op) {
-  return std::find(scene.ops.begin(), scene.ops.end(), op) != scene.ops.end();
-}
-
 std::vector<const OpScene*> scenes_of(const std::string& name) {
   std::vector<const OpScene*> found;
   std::set<std::string> names{"all"};
   for (const OpScene& scene : op_scenes()) {
-    const bool is_named = scene.name == name || has_op(scene, name);
+    const bool is_named = scene.name == name || scene.ops.contains(name);
     if (is_named || name == (scene.group.empty() ? "all" : scene.group)) found.push_back(&scene);
     names.insert(scene.ops.begin(), scene.ops.end());
     if (!scene.group.empty()) names.emplace(scene.group);
@@ -144,7 +140,7 @@ int run_bench_op(Args args) {
     for (const Dims& size : sizes) {
       for (const OpTime& row : benchmark_scene(*scene, size, dtype_from_name(dtype, "--dtype"),
                                                *backend, rates, budget_s)) {
-        if (has_op(*scene, name) && name != scene->name && row.op != name) continue;
+        if (scene->ops.contains(name) && name != scene->name && row.op != name) continue;
         print_row(row);
         if (scene->group.empty())
           timed.push_back({.op = row.op,

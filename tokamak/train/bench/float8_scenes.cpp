@@ -102,10 +102,6 @@ void build_blockwise(SceneBuilder& b, const Dims& d) {
   Float8Scene(b, d).build(*find_float8_recipe("blockwise"));
 }
 
-constexpr std::string_view kTensorwise[] = {"amax", "quantize", "transpose_quantized",
-                                            "scaled_matmul"};
-constexpr std::string_view kRowwise[] = {"amax", "quantize", "scaled_matmul"};
-constexpr std::string_view kBlockwise[] = {"quantize", "transpose_quantized", "scaled_matmul"};
 }  // namespace
 
 std::vector<OpScene> low_precision_scenes() {
@@ -113,12 +109,11 @@ std::vector<OpScene> low_precision_scenes() {
       {16384, 4096, 4096}, {16384, 14336, 4096}, {32768, 8192, 2048}};  // the last one 1B's
   static const std::vector<Dims> kFloat8FewDims{{256, 128, 256}};
   return {
-      {"float8_tensorwise", kTensorwise, "tokens x out x in", kFloat8Dims, kFloat8FewDims,
-       build_tensorwise, "float8"},
-      {"float8_rowwise", kRowwise, "tokens x out x in", kFloat8Dims, kFloat8FewDims, build_rowwise,
+      {"float8_tensorwise", "tokens x out x in", kFloat8Dims, kFloat8FewDims, build_tensorwise,
        "float8"},
-      {"float8_blockwise", kBlockwise, "tokens x out x in", kFloat8Dims, kFloat8FewDims,
-       build_blockwise, "float8"},
+      {"float8_rowwise", "tokens x out x in", kFloat8Dims, kFloat8FewDims, build_rowwise, "float8"},
+      {"float8_blockwise", "tokens x out x in", kFloat8Dims, kFloat8FewDims, build_blockwise,
+       "float8"},
   };
 }
 

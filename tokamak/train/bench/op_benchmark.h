@@ -1,7 +1,7 @@
 // Timing ops by themselves, at the shapes that a training step gives them.
 #pragma once
 
-#include <span>
+#include <set>
 #include <string_view>
 #include <vector>
 
@@ -15,14 +15,14 @@ class SceneBuilder;
 /// Ops whose shapes follow from one set of sizes, such as a matmul and its gradients.
 struct OpScene {
   std::string_view name;
-  std::span<const std::string_view> ops;
   std::string_view sizes;      ///< what the dims are: "tokens x out x in"
   std::vector<Dims> of_llama;  ///< of Llama-3-8B, two sequences of 8192
   std::vector<Dims> small;     ///< quick on a CPU
   void (*build)(SceneBuilder& b, const Dims& dims) = nullptr;
   /// "", or the group of scenes that want more than every device has: "all" and machine files leave
   /// it out.
-  std::string_view group;
+  std::string_view group = {};
+  std::set<std::string_view> ops = {};  ///< that it builds
 };
 
 const std::vector<OpScene>& op_scenes();

@@ -152,22 +152,19 @@ void build_sum_squares(SceneBuilder& b, const Dims& d) {
   b.run(SumSquares{}, {b.f32(d)});
 }
 
-constexpr std::string_view kLinearGradBias[] = {"linear_grad_bias"};
-constexpr std::string_view kLinear[] = {"linear", "linear_grad_input", "linear_grad_weight"};
-constexpr std::string_view kAttention[] = {"attention", "attention_grad"};
-constexpr std::string_view kRope[] = {"rope"};
-constexpr std::string_view kRopeConcat[] = {"rope_concat"};
-constexpr std::string_view kRmsNorm[] = {"rms_norm", "add_rms_norm", "rms_norm_grad"};
-constexpr std::string_view kLayerNorm[] = {"layer_norm", "add_layer_norm", "layer_norm_grad"};
-constexpr std::string_view kSwiglu[] = {"swiglu", "swiglu_grad"};
-constexpr std::string_view kGelu[] = {"gelu", "gelu_grad"};
-constexpr std::string_view kAdd[] = {"add"};
-constexpr std::string_view kCast[] = {"cast"};
-constexpr std::string_view kAccumulate[] = {"accumulate"};
-constexpr std::string_view kEmbedding[] = {"embedding", "embedding_grad"};
-constexpr std::string_view kCrossEntropy[] = {"softmax_stats", "nll", "cross_entropy_grad"};
-constexpr std::string_view kAdamW[] = {"adamw"};
-constexpr std::string_view kSumSquares[] = {"sum_squares"};
+// Names the ops that each scene builds.
+std::vector<OpScene> with_ops(std::vector<OpScene> scenes) {
+  for (OpScene& scene : scenes) {
+    StateTable states;
+    Graph graph(states);
+    SceneBuilder builder(states, graph, DType::kBF16);
+    scene.build(builder, scene.small[0]);
+    for (int32_t i = 0; i < graph.size(); ++i) {
+      if (!graph.node(i).is_leaf()) scene.ops.insert(graph.node(i).rules->name);
+    }
+  }
+  return scenes;
+}
 
 }  // namespace
 
@@ -186,7 +183,6 @@ const std::vector<OpScene>& op_scenes() {
   static const std::vector<OpScene> kScenes = [] {
     std::vector<OpScene> all{
         {"linear",
-         kLinear,
          "tokens x out x in",
          {{16384, 4096, 4096},
           {16384, 1024, 4096},
@@ -196,65 +192,53 @@ const std::vector<OpScene>& op_scenes() {
          {{512, 256, 512}},
          build_linear},
         {"linear_grad_bias",
-         kLinearGradBias,
          "tokens x dim",
          {{16384, 4096}, {16384, 1600}, {16384, 6400}},  // the last ones GPT-2 1.5B's
          {{512, 256}},
          build_linear_grad_bias},
         {"attention",
-         kAttention,
          "batch x sequence x heads x key-value heads x head dim",
          {{2, 8192, 32, 8, 128}},
          {{1, 256, 4, 2, 64}},
          build_attention},
         {"rope",
-         kRope,
          "batch x sequence x heads x head dim",
          {{2, 8192, 40, 128}, {2, 8192, 32, 128}},  // 8B: queries and keys as one, queries alone
          {{1, 256, 4, 64}},
          build_rope},
         {"rope_concat",
-         kRopeConcat,
          "batch x sequence x heads x kv heads x head dim",
          {{2, 8192, 32, 8, 128}},
          {{1, 256, 4, 2, 64}},
          build_rope_concat},
-        {"rms_norm", kRmsNorm, "tokens x dim", {{16384, 4096}}, {{512, 256}}, build_rms_norm},
+        {"rms_norm", "tokens x dim", {{16384, 4096}}, {{512, 256}}, build_rms_norm},
         {"layer_norm",
-         kLayerNorm,
          "tokens x dim",
          {{16384, 4096}, {16384, 1600}},
          {{512, 256}},
          build_layer_norm},
-        {"swiglu", kSwiglu, "tokens x dim", {{16384, 14336}}, {{512, 768}}, build_swiglu},
-        {"gelu", kGelu, "tokens x dim", {{16384, 14336}}, {{512, 768}}, build_gelu},
-        {"add", kAdd, "tokens x dim", {{16384, 4096}}, {{512, 256}}, build_add},
-        {"cast", kCast, "rows x columns", {{14336, 4096}}, {{768, 256}}, build_cast},
-        {"accumulate",
-         kAccumulate,
-         "rows x columns",
-         {{14336, 4096}},
-         {{768, 256}},
-         build_accumulate},
+        {"swiglu", "tokens x dim", {{16384, 14336}}, {{512, 768}}, build_swiglu},
+        {"gelu", "tokens x dim", {{16384, 14336}}, {{512, 768}}, build_gelu},
+        {"add", "tokens x dim", {{16384, 4096}}, {{512, 256}}, build_add},
+        {"cast", "rows x columns", {{14336, 4096}}, {{768, 256}}, build_cast},
+        {"accumulate", "rows x columns", {{14336, 4096}}, {{768, 256}}, build_accumulate},
         {"embedding",
-         kEmbedding,
          "tokens x dim x vocabulary",
          {{16384, 4096, 128256}},
          {{512, 256, 4096}},
          build_embedding},
         {"cross_entropy",
-         kCrossEntropy,
          "tokens x vocabulary",
          {{4096, 128256}},
          {{256, 4096}},
          build_cross_entropy},
-        {"adamw", kAdamW, "parameters", {{58720256}}, {{196608}}, build_adamw_f32},
-        {"adamw_bf16_moments", kAdamW, "parameters", {{58720256}}, {{196608}}, build_adamw_bf16},
-        {"sum_squares", kSumSquares, "parameters", {{58720256}}, {{196608}}, build_sum_squares},
+        {"adamw", "parameters", {{58720256}}, {{196608}}, build_adamw_f32},
+        {"adamw_bf16_moments", "parameters", {{58720256}}, {{196608}}, build_adamw_bf16},
+        {"sum_squares", "parameters", {{58720256}}, {{196608}}, build_sum_squares},
     };
     const std::vector<OpScene> low = low_precision_scenes();
     all.insert(all.end(), low.begin(), low.end());
-    return all;
+    return with_ops(std::move(all));
   }();
   return kScenes;
 }
