@@ -232,6 +232,12 @@ TEST_F(Includes, BadOnesAreNamed) {
   const auto ring = write("ring.toml", "include = \"parts/ring.toml\"\n");
   write("parts/ring.toml", "include = \"../ring.toml\"\n");
   EXPECT_NE(error_of(ring).find("ring.toml includes itself"), std::string::npos) << error_of(ring);
+  write("leaf.toml", "[training]\nsteps = 1\n");
+  std::string many = "include = [";
+  for (int i = 0; i < 65; ++i) many += "\"leaf.toml\", ";
+  const auto wide = write("wide.toml", many + "]\n");
+  EXPECT_NE(error_of(wide).find("include: more than 64 files"), std::string::npos)
+      << error_of(wide);
   const auto missing = write("missing.toml", "include = \"none.toml\"\n");
   EXPECT_NE(error_of(missing).find("none.toml"), std::string::npos) << error_of(missing);
   const auto number = write("number.toml", "include = 3\n");

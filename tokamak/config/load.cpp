@@ -109,10 +109,15 @@ bool is_section(const std::string& name) {
   return false;
 }
 
-constexpr size_t kMostIncludes = 16;
+constexpr int kMostIncludes = 64;
 
-void add_toml(Merge& merge, std::string_view text, const std::string& name,
-              std::vector<std::filesystem::path>& open_files);
+// The file that is read, after those by which it is included, and the number of all included.
+struct OpenFiles {
+  std::vector<std::filesystem::path> paths;
+  int num_included = 0;
+};
+
+void add_toml(Merge& merge, std::string_view text, const std::string& name, OpenFiles& files);
 
 std::string read_local(const std::string& path) {
   const std::string scheme = why_not_local(path);
@@ -121,42 +126,39 @@ std::string read_local(const std::string& path) {
 }
 
 // Adds the files that an entry `include` names, relative to the file that it is in, in their order.
-void add_included(Merge& merge, const Entry& entry, Source source,
-                  std::vector<std::filesystem::path>& open_files) {
+void add_included(Merge& merge, const Entry& entry, Source source, OpenFiles& files) {
   Strings names;
   if (const auto* one = std::get_if<std::string>(&entry.value)) names = {*one};
   if (const auto* list = std::get_if<Strings>(&entry.value)) names = *list;
-  if (names.empty() || open_files.empty()) {
-    merge.error(entry, source,
-                open_files.empty() ? "text that is not a file includes nothing"
-                                   : fmt::format("wanted a path or a list of paths, got {}",
-                                                 value_description(entry.value)));
-    return;
-  }
-  for (const std::string& included : names) {
-    const std::filesystem::path path = open_files.back().parent_path() / included;
-    std::error_code code;
-    const bool is_open = std::any_of(open_files.begin(), open_files.end(), [&](const auto& file) {
-      return std::filesystem::equivalent(file, path, code);
-    });
-    if (is_open || open_files.size() >= kMostIncludes) {
-      merge.error(entry, source, fmt::format("{} includes itself", path.string()));
-      return;
+  if (files.paths.empty()) {
+    merge.error(entry, source, "text that is not a file includes nothing");
+  } else if (names.empty()) {
+    merge.error(
+        entry, source,
+        fmt::format("wanted a path or a list of paths, got {}", value_description(entry.value)));
+  } else {
+    for (const std::string& name : names) {
+      const std::filesystem::path path = files.paths.back().parent_path() / name;
+      std::error_code code;
+      const bool is_open = std::ranges::any_of(files.paths, [&](const auto& file) {
+        return std::filesystem::equivalent(file, path, code);
+      });
+      TOK_REQUIRE(!is_open, "{}: include: {} includes itself", entry.origin, path.string());
+      TOK_REQUIRE(++files.num_included <= kMostIncludes, "{}: include: more than {} files",
+                  entry.origin, kMostIncludes);
+      const std::string text = read_local(path.string());
+      files.paths.push_back(path);
+      add_toml(merge, text, path.string(), files);
+      files.paths.pop_back();
     }
-    const std::string text = read_local(path.string());
-    open_files.push_back(path);
-    add_toml(merge, text, path.string(), open_files);
-    open_files.pop_back();
   }
 }
 
-// `open_files` ends in the file that has `text`, after those by which it is included.
-void add_toml(Merge& merge, std::string_view text, const std::string& name,
-              std::vector<std::filesystem::path>& open_files) {
-  const Source source = open_files.size() > 1 ? Source::kIncluded : Source::kFile;
+void add_toml(Merge& merge, std::string_view text, const std::string& name, OpenFiles& files) {
+  const Source source = files.paths.size() > 1 ? Source::kIncluded : Source::kFile;
   const TomlEntries toml = read_toml(text, name);
   for (const Entry& entry : toml.entries) {
-    if (entry.name == "include") add_included(merge, entry, source, open_files);
+    if (entry.name == "include") add_included(merge, entry, source, files);
   }
   for (const Entry& entry : toml.entries) {
     if (entry.name == "include") continue;
@@ -174,10 +176,10 @@ void add_toml(Merge& merge, std::string_view text, const std::string& name,
 }
 
 LoadedConfig merge_all(std::optional<std::string_view> text, const std::string& name,
-                       std::vector<std::filesystem::path> open_files,
-                       const std::vector<Entry>& overrides, std::vector<std::string> errors) {
+                       OpenFiles files, const std::vector<Entry>& overrides,
+                       std::vector<std::string> errors) {
   Merge merge;
-  if (text) add_toml(merge, *text, name, open_files);
+  if (text) add_toml(merge, *text, name, files);
   for (const Entry& entry : overrides) merge.add(entry, Source::kOverride);
   return merge.finish(std::move(errors));
 }
@@ -209,13 +211,13 @@ LoadedConfig load_config(const std::optional<std::filesystem::path>& toml,
     path = *given;
   }
   std::optional<std::string> text;
-  std::vector<std::filesystem::path> open_files;
+  OpenFiles files;
   if (path) {
     text = read_local(*path);
-    open_files.emplace_back(*path);
+    files.paths.emplace_back(*path);
   }
   LoadedConfig loaded =
-      merge_all(text, path.value_or(""), std::move(open_files), entries, std::move(errors));
+      merge_all(text, path.value_or(""), std::move(files), entries, std::move(errors));
   if (path) loaded.config.job.config_file = path;
   return loaded;
 }
