@@ -29,7 +29,7 @@ class Decider {
         sequence_parallel_(sequence_parallel),
         nodes_(static_cast<size_t>(graph.size())) {
     for (size_t a = 0; a < kNumPlacementAxes; ++a)
-      sizes_[a] = mesh.degree(mesh_axes(static_cast<PlacementAxis>(a)));
+      sizes_[a] = mesh.degree(traits_of(static_cast<PlacementAxis>(a)).mesh);
   }
 
   std::vector<NodePlacement> run() {
@@ -127,7 +127,7 @@ class Decider {
 
   bool is_allowed(const Node& n, const Strategy& s, PlacementAxis axis,
                   std::span<const Axes> out_axes) {
-    if (s.only && !mesh_axes(axis).contains(*s.only)) return false;
+    if (s.only && !traits_of(axis).mesh.contains(*s.only)) return false;
     for (size_t i = 0; i < n.in.size(); ++i) {
       if (s.in[i].is_cut() && !cuts_activation(axis, axis_of(n.in[i], s.in[i].dim))) return false;
     }
@@ -277,10 +277,6 @@ const PlacementAxisTraits& traits_of(PlacementAxis axis) {
                           .cuts = kTpCuts,
                           .localizes = MeshAxis::kTp}};
   return kTraits[axis];
-}
-
-AxisSet mesh_axes(PlacementAxis axis) {
-  return traits_of(axis).mesh;
 }
 
 std::vector<NodePlacement> decide_placements(const Graph& graph, const Mesh& mesh,

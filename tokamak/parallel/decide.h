@@ -28,9 +28,6 @@ struct PlacementAxisTraits {
 
 const PlacementAxisTraits& traits_of(PlacementAxis axis);
 
-/// Returns the mesh axes of one placement axis.
-AxisSet mesh_axes(PlacementAxis axis);
-
 using Placement = EnumArray<PlacementAxis, AxisPlacement, kNumPlacementAxes>;
 
 /// Extents that shapes do not show.

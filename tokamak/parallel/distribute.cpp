@@ -86,7 +86,7 @@ class Localizer {
       if (!traits_of(axis).localizes || p.strategy[a].out.empty() || replicates(p.strategy[a]))
         continue;
       LocalContext where{.axis = *traits_of(axis).localizes,
-                         .group = context_.group(mesh_axes(axis)),
+                         .group = context_.group(traits_of(axis).mesh),
                          .strategy = p.strategy[a]};
       for (const Placement& in : p.in) {
         where.in.push_back(values_.range_of(in[a], axis));

@@ -117,7 +117,7 @@ void LocalValues::gather_again(Value v, const LocalValue& from, const Placement&
 
 Range LocalValues::range_of(const AxisPlacement& p, PlacementAxis axis) const {
   if (!p.shard.is_cut()) return {};
-  return (*p.ranges)[context_.index_in(mesh_axes(axis))];
+  return (*p.ranges)[context_.index_in(traits_of(axis).mesh)];
 }
 
 TensorType LocalValues::local_type(const TensorType& whole, const Placement& p) const {
@@ -158,7 +158,7 @@ LocalValue LocalValues::resharded(Value v, LocalValue from, const Placement& wan
     GroupPurpose traffic = purpose;
     if (is_covered) traffic = is_sum ? GroupPurpose::kCovered : GroupPurpose::kAgain;
     const int32_t first = g_.size();
-    from.value = reshard(g_, from.value, context_.group(mesh_axes(axis), traffic),
+    from.value = reshard(g_, from.value, context_.group(traits_of(axis).mesh, traffic),
                          from.placement[a], want[a], global_.type(v));
     if (is_covered)
       put_communication_on(g_, first, is_sum ? kCoveredSumStream : kCoveredGatherStream);
