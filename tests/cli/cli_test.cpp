@@ -222,21 +222,21 @@ TEST(Cli, PlanSaysWhichMatmulsAreIn8Bits) {
   const auto expect_line = [](const std::string& out, const std::string& line) {
     EXPECT_NE(out.find(line + "\n"), std::string::npos) << line << "\n" << out;
   };
-  expect_line(plan({}), "float8: tensorwise, 24 products, head in float8; scales per product");
+  expect_line(plan({}), "float8: tensorwise, 24 matmuls, head in float8; scales per matmul");
   const std::string filtered = plan({key + "filter_fqns=output,layers.1.feed_forward"});
   expect_line(filtered,
               "float8: lm_head.weight stays in the compute dtype: quantize.linear.float8."
               "filter_fqns has \"output\"");
-  expect_line(filtered, "float8: tensorwise, 22 products, head in bfloat16; scales per product");
+  expect_line(filtered, "float8: tensorwise, 22 matmuls, head in bfloat16; scales per matmul");
   const std::string rowwise = plan({key + "recipe_name=rowwise", "--world-size=2"});
   expect_line(rowwise,
               "float8: rowwise loses small gradients of logits in E4M3; \"output\" in "
               "quantize.linear.float8.filter_fqns leaves the head in bfloat16");
   expect_line(rowwise,
-              "float8: rowwise, 24 products, head in float8; scales per product; weights travel in "
+              "float8: rowwise, 24 matmuls, head in float8; scales per matmul; weights travel in "
               "bfloat16");
   const std::string modules = plan({key + "scales_per=module", key + "filter_fqns=lm_head"});
-  expect_line(modules, "float8: tensorwise, 42 products, head in bfloat16; scales per module");
+  expect_line(modules, "float8: tensorwise, 42 matmuls, head in bfloat16; scales per module");
 }
 
 TEST(Cli, BenchOpWritesAMachineFile) {

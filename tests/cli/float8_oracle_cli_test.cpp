@@ -56,7 +56,7 @@ class Float8OracleCli : public ::testing::TestWithParam<Recipe> {
 TEST_P(Float8OracleCli, StepsEqualTorchao) {
   ASSERT_NO_FATAL_FAILURE(run(quantized("float32")));
   const bool has_head = facts["fp8"].value("lm_head_in_fp8", false);
-  EXPECT_NE(out.find(has_head ? "products, head in float8;" : "products, head in float32;"),
+  EXPECT_NE(out.find(has_head ? "matmuls, head in float8;" : "matmuls, head in float32;"),
             std::string::npos)
       << out;
   for (size_t i = 0; i < lines.size(); ++i) {

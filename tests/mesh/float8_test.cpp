@@ -233,7 +233,7 @@ TEST(Float8Plan, replaces_every_matmul_of_blocks_and_head) {
   constexpr int64_t kOfHead = 3 * 2;  // 256 tokens in chunks of 128
   EXPECT_EQ(count_tasks<ScaledMatmul>(run.plan()), 3 * 7 * layers + kOfHead);
   EXPECT_EQ(run.precision_line(),
-            "float8: tensorwise, 16 products, head in float8; scales per product");
+            "float8: tensorwise, 16 matmuls, head in float8; scales per matmul");
   MeshCase some = c;
   some.float8->recipe = recipe_of("rowwise_with_gw_hp");
   some.float8->layers.filter = [](const std::string& name, const Dims&) {
@@ -242,7 +242,7 @@ TEST(Float8Plan, replaces_every_matmul_of_blocks_and_head) {
   const PlannedRun part(some.model, shape_of(some, 0), {});
   EXPECT_EQ(count_tasks<ScaledMatmul>(part.plan()), 2 * 3 * layers);
   EXPECT_EQ(part.precision_line(),
-            "float8: rowwise_with_gw_hp, 8 products, head in float32; scales per product");
+            "float8: rowwise_with_gw_hp, 8 matmuls, head in float32; scales per matmul");
   MeshCase inner = c;
   inner.float8->layers.bf16_at_start = 1;
   inner.float8->layers.bf16_at_end = 2;

@@ -31,8 +31,8 @@ MeshCase pipeline_case(const std::string& schedule, int chunks) {
   return c;
 }
 
-// What forward saves for backward and weight gradients takes one slot for each microbatch that
-// the schedule has in flight; chunks of one rank share a pool.
+// Values that the forward saves for the backward and for weight gradients take one slot for each
+// microbatch that the schedule has in flight; chunks of one rank share a pool.
 TEST(MeshPlan, pipeline_slots_are_the_schedules) {
   for (const auto& [schedule, chunks] : kSchedules) {
     const MeshCase c = pipeline_case(schedule, chunks);

@@ -18,9 +18,9 @@ bool has_owners(const Mesh& mesh) {
 std::string line_of(const Float8Marks& marks, const Float8Recipe& recipe, const Mesh& mesh,
                     std::string_view compute) {
   std::string line =
-      fmt::format("float8: {}, {} products, head in {}; scales per {}", recipe.name,
+      fmt::format("float8: {}, {} matmuls, head in {}; scales per {}", recipe.name,
                   recipe.shares_scales ? marks.matmuls : marks.weights,
-                  marks.head ? "float8" : compute, recipe.shares_scales ? "product" : "module");
+                  marks.head ? "float8" : compute, recipe.shares_scales ? "matmul" : "module");
   if (has_owners(mesh))
     line += fmt::format("; weights travel in {}", recipe.gathers_quantized() ? "fp8" : compute);
   return line;

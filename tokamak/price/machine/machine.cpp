@@ -204,7 +204,7 @@ Rates planning_rates(const Machine& machine) {
 }
 
 void require_products(const Machine& machine, Precision precision) {
-  TOK_REQUIRE(machine.device.peak_flops[precision] > 0.0, "{}: {} has no rate of products in {}",
+  TOK_REQUIRE(machine.device.peak_flops[precision] > 0.0, "{}: {} has no rate of matmuls in {}",
               machine.name, machine.device.name, name_of(precision));
 }
 
