@@ -13,8 +13,8 @@ struct LaunchEnvironment {
   int local_size = 1;
   std::string host;
   std::string source;  ///< "Open MPI", "Slurm", "PMI", ...; "none" without one that MPI knows
-  /// Why this process would run alone although others that its launcher started; empty: it does
-  /// not.
+  /// Why this process would run alone, without the others that its launcher started; empty if it
+  /// would not.
   std::string why_unconnected;
 };
 

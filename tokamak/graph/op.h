@@ -42,8 +42,8 @@ struct Cost {
   };
   /// The result of a matmul of a layer y = x w: x w, dy w, or dy x.
   enum class Product : uint8_t { kOutput, kInputGradient, kWeightGradient };
-  /// How finely scales lie over operands in low precision: one for a tensor, one for each row, or
-  /// one for each part of a row, so that partial sums are scaled.
+  /// The granularity of scales over quantized values: one for a tensor, for each row, or for each
+  /// part of a row, so that partial sums are scaled.
   enum class Scales : uint8_t { kTensor, kRows, kParts };
   enum class Collective : uint8_t {
     kAllGather,
@@ -69,8 +69,8 @@ struct Cost {
   DType dtype = DType::kF32;    ///< not kMemory: dtype of the matmuls or messages
   int64_t m = 0, n = 0, k = 0;  ///< kGemm: one [m, k] x [k, n] matmul
   int64_t row_widths = 0;       ///< kGemm: bitwise or of the row widths of all three, in elements
-  /// The scales of a matmul in low precision, the finer of both operands', or of what a kMemory
-  /// kernel lowers.
+  /// The scales of a quantized matmul, the finer of both operands', or of the values that a kMemory
+  /// kernel quantizes.
   std::optional<Scales> scales;
   std::optional<Product> product;        ///< kGemm
   std::optional<Attention> attention;    ///< kAttention
@@ -106,8 +106,9 @@ struct DeviceRates {
   }
 };
 
-/// What a machine reaches, by which passes weigh ways to do the same work. The defaults are of an
-/// H100 among eight in a host; all runs plan with them, and prices with those of their machine.
+/// The rates of a machine, by which passes choose between ways to do the same work. The defaults
+/// are those of an H100 in a host of eight; CPUs and devices that no machine file describes have
+/// them too.
 struct Rates {
   double flops = 600e12;                       ///< of large matmuls of two bytes an element
   double bytes_per_s = 3e12;                   ///< of kernels bound by memory
@@ -201,7 +202,7 @@ struct OpRules {
   bool is_kept = false;          ///< kept for the backward whatever a recompute policy says
   Types (*infer)(const void*, std::span<const TensorType>) = nullptr;
   std::vector<Strategy> (*place)(const void*, std::span<const TensorType>) = nullptr;
-  /// Of the node `self`, from the cotangents of its outputs, to those of its inputs.
+  /// Takes the cotangents of the outputs of node `self`; returns those of its inputs.
   std::vector<Value> (*gradient)(const void*, Graph&, int32_t self,
                                  std::span<const Value>) = no_gradient;
   Cost (*cost)(const void*, std::span<const TensorType>, std::span<const TensorType>) = nullptr;

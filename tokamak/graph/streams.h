@@ -1,5 +1,5 @@
 // The numbers of streams (Node::stream). Stream 0 computes; the others carry communication that may
-// run beside it.
+// run concurrently.
 #pragma once
 
 namespace tokamak {

@@ -126,8 +126,9 @@ std::vector<std::string_view> models_with_text() {
   return names;
 }
 
-// What transformers 4 and 5 know in these families' configurations (tools/compare_config_members.py
-// lists it) but never compute a loss with: types, ids, how to generate, GPT-2's summaries.
+// Members of these families' configurations that transformers 4 and 5 read but never compute a loss
+// with, as tools/compare_config_members.py lists them: types, ids, how to generate, GPT-2's
+// summaries.
 constexpr std::string_view kWithoutEffect =
     " add_cross_attention assistant_confidence_threshold assistant_early_exit "
     "assistant_ensemble_weight assistant_lookbehind attn_implementation bad_words_ids "

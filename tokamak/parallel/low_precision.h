@@ -36,7 +36,7 @@ struct WeightGroups {
   CommGroup replicas;  ///< run the same blocks: all axes but pp
 };
 
-/// What mark() tells the user.
+/// The lines that mark() returns for the user.
 struct LowPrecisionNotes {
   std::vector<std::string> notes;  ///< which matmuls are not marked, and why
   std::string line;                ///< sums up those that are; "" if none is
@@ -53,7 +53,7 @@ struct LowPrecisionChoice;
 /// Which matmuls are computed in low precision, and how; copies share it.
 class LowPrecision {
  public:
-  /// None.
+  /// Chooses no matmul.
   LowPrecision() = default;
 
   explicit LowPrecision(LowPrecisionChoice choice);
@@ -75,13 +75,13 @@ class LowPrecision {
   /// Whether matmuls of one input may be one.
   bool merges() const;
 
-  /// Whether kernels that compute values also lower them.
+  /// Whether kernels that compute values also quantize them.
   bool fuses() const;
 
-  /// Returns why a target cannot multiply so, and what to do, or "".
+  /// Returns why a target cannot run such matmuls, and what to do, or "".
   std::string why_not(const Target& target) const;
 
-  /// Returns the same for all blocks of a model.
+  /// Returns this choice for all blocks, the first and the last ones included.
   LowPrecision in_all_blocks() const;
 
   /// Marks matmuls of a graph of global shapes, and their gradients. Throws Error if no matmul of
@@ -102,7 +102,7 @@ class LowPrecision {
 /// other.
 LowPrecision low_precision_of(const Config& config);
 
-/// Keys that buy time for memory.
+/// The keys that spend memory to save time.
 struct LowPrecisionTrades {
   bool keeps_transposed = false;  ///< weights stay in both layouts for a step
   bool long_loss_chunks = false;  ///< of tokens, as long as with a head in the compute dtype
@@ -111,7 +111,7 @@ struct LowPrecisionTrades {
 LowPrecisionTrades trades_of(const Config& config);
 void set_trades(Config& config, const LowPrecisionTrades& trades);
 
-/// Whether the keys leave the head to low precision.
+/// Whether the keys choose low precision for the head.
 bool lowers_head(const Config& config);
 
 /// Puts the rows of the table of scales, as checkpoints have them, in place of pieces of its State.
@@ -122,7 +122,7 @@ void set_scale_pieces(const StateTable& states, bool is_owner, std::vector<Tenso
 void require_saved_scales(const TensorPiece& piece, const TensorType& found,
                           const std::string& folder);
 
-/// Says for people that a checkpoint has none.
+/// Returns the line for a checkpoint without scales.
 std::string missing_scales_text();
 
 }  // namespace tokamak

@@ -262,7 +262,7 @@ class ScheduleCheck {
     return item(i).microbatch_of(slots_of(use));
   }
 
-  // Of a foreground item only the tasks that outlive it may run concurrently with others.
+  // In a foreground item, only tasks that outlive it may run concurrently with other items.
   bool may_run_beside(int i, int task) const {
     return segment(i).is_background || segment(i).outlives(segment(i).tasks[task].stream);
   }

@@ -60,15 +60,15 @@ int64_t padded_columns(const LmHeadLoss& op, int64_t columns, DType dtype) {
 }
 
 // Returns the rows of each chunk of `tokens`, if a row of logits takes `row_bytes` and the
-// lowered operands beside it take `lowered` more.
-int64_t rows_of_chunk(const LmHeadLoss& op, int64_t tokens, int64_t row_bytes, int64_t lowered) {
+// quantized operands beside it take `quantized` more.
+int64_t rows_of_chunk(const LmHeadLoss& op, int64_t tokens, int64_t row_bytes, int64_t quantized) {
   if (op.chunk_rows > 0) return op.chunk_rows;
   // Chunks are whole tiles of matmuls.
   const auto tiles = [](int64_t rows) { return rows / kLeastRows * kLeastRows; };
   const int64_t fitting = std::max(kLeastRows, tiles(op.chunk_bytes / row_bytes));
-  if (lowered == 0) return fitting;
+  if (quantized == 0) return fitting;
   const int64_t bytes = std::min(fitting, tokens) * row_bytes;
-  const int64_t rows = std::max(kLeastRows, tiles(bytes / (row_bytes + lowered)));
+  const int64_t rows = std::max(kLeastRows, tiles(bytes / (row_bytes + quantized)));
   const int64_t chunks = (tokens + rows - 1) / rows;
   return tiles((tokens + chunks - 1) / chunks + kLeastRows - 1);
 }
@@ -217,9 +217,9 @@ std::vector<Value> LmHeadLoss::expand(Graph& g, const Node& n) const {
   const int64_t row_bytes = most * size_of(x_type.dtype);
   TOK_CHECK(row_bytes > 0, "lm_head_loss: {} columns", most);
   // Bytes of the gradient of logits and of x, with a scale for each 128 at most.
-  const int64_t lowered = with_gradient ? (product_columns(*this, V) + D) * 33 / 32 : 0;
+  const int64_t quantized = with_gradient ? (product_columns(*this, V) + D) * 33 / 32 : 0;
   const int64_t rows =
-      rows_of_chunk(*this, N, row_bytes, low_precision && !long_chunks ? lowered : 0);
+      rows_of_chunk(*this, N, row_bytes, low_precision && !long_chunks ? quantized : 0);
   const Value x = g.apply(Reshape{.dims = {-1, D}}, {n.in[0]});
   const Value labels = g.apply(Reshape{.dims = {-1}}, {n.in[2]});
   const SliceDim pad{.dim = 0, .begin = 0, .end = V, .zeros = width - V};

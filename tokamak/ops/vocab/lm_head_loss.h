@@ -26,7 +26,7 @@ struct LmHeadLoss {
   bool with_gradient = true;
   bool gather_logits = false;  ///< torchtitan's disable_loss_parallel
   /// Marks the matmuls that it expands to (Linear::low_precision). Chunks are then shorter, so that
-  /// the lowered operands take no memory beyond that of the logits alone, unless `long_chunks`.
+  /// the quantized operands take no memory beyond that of the logits alone, unless `long_chunks`.
   bool low_precision = false;
   bool long_chunks = false;
   CommGroup group;

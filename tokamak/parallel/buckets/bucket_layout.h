@@ -35,8 +35,7 @@ struct BucketTensor {
   std::vector<int> stages;  ///< stages on this bucket's rank that use it
 };
 
-/// What the tensors of a bucket have in common besides their module: a module has a bucket for each
-/// class of its tensors.
+/// The class of a bucket's tensors. A module has one bucket for each class of its tensors.
 struct BucketClass {
   AxisSet owners = kShardAxes;    ///< the ranks along these axes own a slice each
   bool is_low_precision = false;  ///< gathered in low precision, apart from other tensors

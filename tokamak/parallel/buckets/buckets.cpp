@@ -181,7 +181,7 @@ void Buckets::gather(Graph& g, Bucket& bucket) {
   }
   for (const BucketTensor& t : bucket.tensors) {
     Value weight = part_of(g, t, flat);
-    // Copied, so that the gathered bucket may be freed once the others are lowered.
+    // Copied, so that the gathered bucket may be freed once the others are quantized.
     if (has_low_precision && !t.is_low_precision)
       weight = g.apply(Cast{.dtype = layout_.compute}, {weight});
     bucket.weights.push_back(weight);

@@ -1,4 +1,4 @@
-// What LowPrecision holds: a recipe and the layers it is for.
+// The choice that a LowPrecision holds: a recipe, and the layers to which it applies.
 #pragma once
 
 #include <optional>
