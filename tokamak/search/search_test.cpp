@@ -266,7 +266,7 @@ TEST(Search, SaysWhatIsWrong) {
   request = small_search();
   request.precisions.push_back(price::Precision::kFp8);
   request.machine = price::load_machine("a100-80");
-  EXPECT_NE(error_of(request).find("has no rate of products in fp8"), std::string::npos)
+  EXPECT_NE(error_of(request).find("has no rate of matmuls in fp8"), std::string::npos)
       << error_of(request);
   request = small_search();
   request.machine = price::load_machine("h100-sxm");

@@ -344,7 +344,7 @@ TEST(PlanningRates, AreThoseOfTheFileForOthers) {
   EXPECT_NEAR(rates.best.gemm_flops_bf16, 0.767 * 191.5e12, 1e6);
   EXPECT_LE(rates.flops, rates.best.gemm_flops_bf16);
   EXPECT_NEAR(rates.bytes_per_s, 0.8 * 1.6e12, 1.0);
-  EXPECT_NEAR(rates.link_bytes_per_s, 0.5 * 0.745 * 75e9, 1.0) << "of all devices of a host";
+  EXPECT_NEAR(rates.link_bytes_per_s, 0.745 * 75e9, 1.0) << "of all devices of a host";
   EXPECT_NEAR(rates.network_bytes_per_s, 0.8 * 12.5e9, 1.0);
   EXPECT_EQ(rates.num_sms, 110);
 }
