@@ -6,10 +6,10 @@ import sys
 MAY_SEE = {  # layer: layers that it may include; itself is implied
     "core": "",
     "config": "core",
-    "tokenizer": "core",
-    "data": "core tokenizer",
-    "checkpoint": "core",
     "hub": "core",
+    "tokenizer": "core",
+    "data": "core hub tokenizer",
+    "checkpoint": "core",
     "comm": "core",
     "graph": "core",
     "ops": "core graph",
