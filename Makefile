@@ -17,7 +17,7 @@ else
   CUDA_FLAGS = -DTOK_CUDA=OFF
 endif
 
-.PHONY: build cuda-all trackers hip rows demo install portable deb wheel test exports faults slurm lint tidy fuzz mutate sanitize clean help
+.PHONY: build cuda-all trackers hip rows recipes demo install portable deb wheel test exports faults slurm lint tidy fuzz mutate sanitize clean help
 .DEFAULT_GOAL := build
 
 ## build: the program, at build/release/bin/tokamak; CUDA=1 builds it with the GPU backend
@@ -48,6 +48,10 @@ rows:
 	@tools/setup.sh build
 	@cmake --preset release -Wno-dev --log-level=WARNING $(CUDA_FLAGS)
 	@cmake --build --preset release --target tokamak_rows
+
+## recipes: checks recipes/: its table of prices, a dry run and three steps of each proxy
+recipes: build
+	@python3 tools/recipes.py build/release/bin/tokamak --try
 
 ## install: the program, man pages, completion, machines and presets below PREFIX; PORTABLE=1 builds it for other CPUs too
 PREFIX ?= /usr/local

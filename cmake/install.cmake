@@ -27,7 +27,7 @@ install(DIRECTORY ${manual}/man DESTINATION share)
 install(FILES ${manual}/completion/tokamak.bash DESTINATION share/bash-completion/completions RENAME tokamak)
 install(FILES ${manual}/completion/_tokamak DESTINATION share/zsh/site-functions)
 install(FILES ${manual}/completion/tokamak.fish DESTINATION share/fish/vendor_completions.d)
-install(DIRECTORY machines presets configs DESTINATION share/tokamak)
+install(DIRECTORY machines presets configs recipes DESTINATION share/tokamak)
 install(DIRECTORY docs DESTINATION share/doc/tokamak PATTERN log EXCLUDE PATTERN pictures EXCLUDE)
 install(FILES README.md LICENSE CHANGELOG.md DESTINATION share/doc/tokamak)
 
