@@ -93,6 +93,71 @@ struct RowOperands {
   uint32_t* most;  // the greatest magnitude of dx, if wanted
 };
 
+#ifdef TOK_HAS_BULK_COPIES
+
+// The elements of a row that a thread has: P accesses, `stride` elements apart. Inputs are in
+// shared memory, dy `to_dy` elements behind x.
+template <int P, class T>
+struct OwnAccesses {
+  int stride;
+  int to_dy;
+  bool has[P];
+  uint4 weights[P];
+
+  // Takes the weights w of member `member` of a group; accesses from D on are none.
+  __device__ void load_weights(const T* w, int member, int D) {
+#pragma unroll
+    for (int p = 0; p < P; ++p) {
+      const int d = p * stride + member * Pack<T>::kSize;
+      has[p] = d < D;
+      weights[p] = has[p] ? *reinterpret_cast<const uint4*>(w + d) : uint4{};
+    }
+  }
+
+  struct Values {
+    T x[Pack<T>::kSize];
+    T w[Pack<T>::kSize];
+    T dy[Pack<T>::kSize];
+  };
+
+  __device__ Values load_at(const T* x, int p) const {
+    Values v;
+    load<Pack<T>::kSize>(x + p * stride, v.x);
+    load<Pack<T>::kSize>(x + to_dy + p * stride, v.dy);
+    memcpy(v.w, &weights[p], sizeof(v.w));
+    return v;
+  }
+};
+
+// Applies f to a row and stores dx, added to `old` if it adds; returns the greatest magnitude of
+// dx if it is wanted.
+template <bool kAdds, int P, class T, class F, class S, class Sums>
+__device__ inline uint32_t finish_row(const F& f, const S& statistics, const OwnAccesses<P, T>& own,
+                                      const T* x, T* dx, const uint4 (&old)[P], Sums& sums,
+                                      bool wants_most) {
+  using A = Accum<T>;
+  constexpr int K = Pack<T>::kSize;
+  uint32_t most = 0;
+#pragma unroll
+  for (int p = 0; p < P; ++p) {
+    if (!own.has[p]) continue;
+    auto v = own.load_at(x, p);
+    T before[K];
+    if constexpr (kAdds) memcpy(before, &old[p], sizeof(before));
+#pragma unroll
+    for (int k = 0; k < K; ++k) {
+      A total = f.apply(statistics, to<A>(v.x[k]), to<A>(v.w[k]), to<A>(v.dy[k]), sums[p][k]);
+      if constexpr (kAdds) total += to<A>(before[k]);
+      v.x[k] = to<T>(total);
+    }
+    store<K>(dx + p * own.stride, v.x);
+    if (wants_most) most = max(most, magnitude_of(v.x));
+  }
+  return most;
+}
+
+#endif
+
 // Block b takes the b-th group of rows out of each gridDim.x, one row per group of threads; a group
 // is whole warps with P accesses per thread. A row is read twice from shared memory, which costs
 // less than registers for it; the sums over rows stay in registers.
@@ -129,14 +194,8 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
     CopyBarrier::publish();
     for (int s = 0; s < min(kStages, rounds); ++s) start(s, s);
   }
-  bool has[P];
-  uint4 weights[P];
-#pragma unroll
-  for (int p = 0; p < P; ++p) {
-    const int d = (p * group + member) * K;
-    has[p] = d < D;
-    weights[p] = has[p] ? *reinterpret_cast<const uint4*>(o.w + d) : uint4{};
-  }
+  OwnAccesses<P, T> own{.stride = group * K, .to_dy = size};
+  own.load_weights(o.w, member, D);
   __syncthreads();
   A sums[P][K][F::kSums] = {};
   int stage = 0;
@@ -150,7 +209,7 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
     if constexpr (kAdds) {
 #pragma unroll
       for (int p = 0; p < P; ++p) {
-        if (is_inside && has[p]) old[p] = *reinterpret_cast<const uint4*>(dx + p * group * K);
+        if (is_inside && own.has[p]) old[p] = *reinterpret_cast<const uint4*>(dx + p * own.stride);
       }
     }
     arrived[stage].wait(lap);
@@ -158,42 +217,19 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
     A totals[F::kRowSums] = {};
 #pragma unroll
     for (int p = 0; p < P; ++p) {
-      if (!is_inside || !has[p]) continue;
-      T v[K];
-      T w[K];
-      T g[K];
-      load<K>(x + p * group * K, v);
-      load<K>(x + size + p * group * K, g);
-      memcpy(w, &weights[p], sizeof(w));
+      if (!is_inside || !own.has[p]) continue;
+      const auto v = own.load_at(x, p);
 #pragma unroll
       for (int k = 0; k < K; ++k)
-        f.add(totals, start_of_row, to<A>(v[k]), to<A>(w[k]), to<A>(g[k]));
+        f.add(totals, start_of_row, to<A>(v.x[k]), to<A>(v.w[k]), to<A>(v.dy[k]));
     }
     sums_of_few_warps(totals, row * warps, warps, round % 2);
     // All threads have left the previous stage.
     if (thread == 0 && round > 0 && round - 1 + kStages < rounds)
       start(round - 1 + kStages, stage == 0 ? kStages - 1 : stage - 1);
     const auto statistics = f.finish(totals, start_of_row, D);
-#pragma unroll
-    for (int p = 0; p < P; ++p) {
-      if (!is_inside || !has[p]) continue;
-      T v[K];
-      T w[K];
-      T g[K];
-      T before[K];
-      load<K>(x + p * group * K, v);
-      load<K>(x + size + p * group * K, g);
-      memcpy(w, &weights[p], sizeof(w));
-      if constexpr (kAdds) memcpy(before, &old[p], sizeof(before));
-#pragma unroll
-      for (int k = 0; k < K; ++k) {
-        A total = f.apply(statistics, to<A>(v[k]), to<A>(w[k]), to<A>(g[k]), sums[p][k]);
-        if constexpr (kAdds) total += to<A>(before[k]);
-        v[k] = to<T>(total);
-      }
-      store<K>(dx + p * group * K, v);
-      if (o.most != nullptr) most = max(most, magnitude_of(v));
-    }
+    if (is_inside)
+      most = max(most, finish_row<kAdds>(f, statistics, own, x, dx, old, sums, o.most != nullptr));
     if (++stage == kStages) {
       stage = 0;
       lap ^= 1;

@@ -39,6 +39,98 @@ __device__ inline Pack<T, kE* static_cast<int>(sizeof(T))> load_part(const T* x,
   }
 }
 
+// Attention of kG query heads over the tokens that one warp has seen; a lane has kE elements.
+template <int kG, int kE>
+struct DecodeState {
+  float query[kG][kE];
+  float sum[kG][kE] = {};
+  float largest[kG];
+  float total[kG] = {};
+
+  // Scores of N tokens. All are summed side by side: their chains of shuffles would take longer
+  // than the loads.
+  template <bool kCaps, int N, class Part>
+  __device__ void compute_scores(const Part (&key)[N], float cap, float (&score)[kG][N]) const {
+#pragma unroll
+    for (int g = 0; g < kG; ++g) {
+#pragma unroll
+      for (int u = 0; u < N; ++u) {
+#pragma unroll
+        for (int e = 0; e < kE; ++e) score[g][u] += query[g][e] * to<float>(key[u].v[e]);
+      }
+    }
+#pragma unroll
+    for (int d = 16; d > 0; d /= 2) {
+#pragma unroll
+      for (int g = 0; g < kG; ++g) {
+#pragma unroll
+        for (int u = 0; u < N; ++u) score[g][u] += __shfl_xor_sync(0xFFFFFFFFU, score[g][u], d);
+      }
+    }
+    if constexpr (kCaps) {
+#pragma unroll
+      for (int g = 0; g < kG; ++g) {
+#pragma unroll
+        for (int u = 0; u < N; ++u) score[g][u] = cap * tanh(score[g][u] / cap);
+      }
+    }
+  }
+
+  // Adds N tokens; those that `is_inside` refuses weigh nothing.
+  template <int N, class Part, class Inside>
+  __device__ void add(const float (&score)[kG][N], const Part (&value)[N], Inside is_inside) {
+#pragma unroll
+    for (int g = 0; g < kG; ++g) {
+      float most = largest[g];
+#pragma unroll
+      for (int u = 0; u < N; ++u) {
+        if (is_inside(u) && score[g][u] > most) most = score[g][u];
+      }
+      const float factor = exp_of(largest[g] - most);
+      total[g] *= factor;
+      largest[g] = most;
+#pragma unroll
+      for (int e = 0; e < kE; ++e) sum[g][e] *= factor;
+#pragma unroll
+      for (int u = 0; u < N; ++u) {
+        const float weight = is_inside(u) ? exp_of(score[g][u] - most) : 0.0F;
+        total[g] += weight;
+#pragma unroll
+        for (int e = 0; e < kE; ++e) sum[g][e] += weight * to<float>(value[u].v[e]);
+      }
+    }
+  }
+};
+
+// Writes the part of one head from what the warps have: sums of P v, largest score, sum of P.
+template <int kG, int kD>
+__device__ void join_warps(const float (&sums)[kDecodeWarps][kG][kD],
+                           const float (&statistics)[kDecodeWarps][kG][2], int g, int64_t D,
+                           float* out) {
+  float most = statistics[0][g][0];
+#pragma unroll
+  for (int w = 1; w < kDecodeWarps; ++w)
+    most = statistics[w][g][0] > most ? statistics[w][g][0] : most;
+  const bool sees = most != -std::numeric_limits<float>::infinity();
+  float factor[kDecodeWarps];
+#pragma unroll
+  for (int w = 0; w < kDecodeWarps; ++w)
+    factor[w] = sees ? exp_of(statistics[w][g][0] - most) : 0.0F;
+  for (int d = static_cast<int>(threadIdx.x); d < D; d += 32 * kDecodeWarps) {
+    float x = 0.0F;
+#pragma unroll
+    for (int w = 0; w < kDecodeWarps; ++w) x += factor[w] * sums[w][g][d];
+    out[d] = x;
+  }
+  if (threadIdx.x == 0) {
+    float all = 0.0F;
+#pragma unroll
+    for (int w = 0; w < kDecodeWarps; ++w) all += factor[w] * statistics[w][g][1];
+    out[D] = most;
+    out[D + 1] = all;
+  }
+}
+
 }  // namespace detail
 
 // The parts of up to kG query heads of one key-value head, over one split of its keys. A lane has
@@ -61,18 +153,16 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
   const int64_t first = static_cast<int64_t>(blockIdx.y) * kG;
   const int count = static_cast<int>(p.G - first < kG ? p.G - first : kG);
   const int64_t head = b * p.H + kv * p.G + first;
-  float query[kG][kE];
-  float sum[kG][kE] = {};
-  float largest[kG];
-  float total[kG] = {};
+  detail::DecodeState<kG, kE> state;
 #pragma unroll
   for (int g = 0; g < kG; ++g) {
-    largest[g] = -std::numeric_limits<float>::infinity();
+    state.largest[g] = -std::numeric_limits<float>::infinity();
     const int at = g < count ? g : 0;
     const auto part = detail::load_part<kE, kWhole>(
         q + b * p.q_step + (kv * p.G + first + at) * p.D, lane * kE, p.D);
 #pragma unroll
-    for (int e = 0; e < kE; ++e) query[g][e] = to<float>(part.v[e]) * static_cast<float>(p.scale);
+    for (int e = 0; e < kE; ++e)
+      state.query[g][e] = to<float>(part.v[e]) * static_cast<float>(p.scale);
   }
   const int64_t end = p.end(p.length(b), 0);
   const int64_t begin = begin_of(p, end);
@@ -90,91 +180,22 @@ __global__ void __launch_bounds__(32 * kDecodeWarps)
       key[u] = detail::load_part<kE, kWhole>(k + at, lane * kE, p.D);
       value[u] = detail::load_part<kE, kWhole>(v + at, lane * kE, p.D);
     }
-    // All scores are summed side by side: their chains of shuffles would take longer than the
-    // loads.
     float score[kG][kAtOnce] = {};
-#pragma unroll
-    for (int g = 0; g < kG; ++g) {
-#pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) {
-#pragma unroll
-        for (int e = 0; e < kE; ++e) score[g][u] += query[g][e] * to<float>(key[u].v[e]);
-      }
-    }
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) {
-#pragma unroll
-      for (int g = 0; g < kG; ++g) {
-#pragma unroll
-        for (int u = 0; u < kAtOnce; ++u)
-          score[g][u] += __shfl_xor_sync(0xFFFFFFFFU, score[g][u], d);
-      }
-    }
-    if constexpr (kCaps) {
-      const auto cap = static_cast<float>(p.cap);
-#pragma unroll
-      for (int g = 0; g < kG; ++g) {
-#pragma unroll
-        for (int u = 0; u < kAtOnce; ++u) score[g][u] = cap * tanh(score[g][u] / cap);
-      }
-    }
-#pragma unroll
-    for (int g = 0; g < kG; ++g) {
-      float most = largest[g];
-#pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) {
-        if (t + u * kDecodeWarps < until && score[g][u] > most) most = score[g][u];
-      }
-      const float factor = detail::exp_of(largest[g] - most);
-      total[g] *= factor;
-      largest[g] = most;
-#pragma unroll
-      for (int e = 0; e < kE; ++e) sum[g][e] *= factor;
-#pragma unroll
-      for (int u = 0; u < kAtOnce; ++u) {
-        const bool is_inside = t + u * kDecodeWarps < until;
-        const float weight = is_inside ? detail::exp_of(score[g][u] - most) : 0.0F;
-        total[g] += weight;
-#pragma unroll
-        for (int e = 0; e < kE; ++e) sum[g][e] += weight * to<float>(value[u].v[e]);
-      }
-    }
+    state.template compute_scores<kCaps>(key, static_cast<float>(p.cap), score);
+    state.add(score, value, [&](int u) { return t + u * kDecodeWarps < until; });
   }
 #pragma unroll
   for (int g = 0; g < kG; ++g) {
 #pragma unroll
-    for (int e = 0; e < kE; ++e) sums[warp][g][lane * kE + e] = sum[g][e];
+    for (int e = 0; e < kE; ++e) sums[warp][g][lane * kE + e] = state.sum[g][e];
     if (lane == 0) {
-      statistics[warp][g][0] = largest[g];
-      statistics[warp][g][1] = total[g];
+      statistics[warp][g][0] = state.largest[g];
+      statistics[warp][g][1] = state.total[g];
     }
   }
   __syncthreads();
-  for (int g = 0; g < count; ++g) {
-    float most = statistics[0][g][0];
-#pragma unroll
-    for (int w = 1; w < kDecodeWarps; ++w)
-      most = statistics[w][g][0] > most ? statistics[w][g][0] : most;
-    const bool sees = most != -std::numeric_limits<float>::infinity();
-    float factor[kDecodeWarps];
-#pragma unroll
-    for (int w = 0; w < kDecodeWarps; ++w)
-      factor[w] = sees ? detail::exp_of(statistics[w][g][0] - most) : 0.0F;
-    float* const out = parts.at(head + g, split);
-    for (int d = static_cast<int>(threadIdx.x); d < p.D; d += 32 * kDecodeWarps) {
-      float x = 0.0F;
-#pragma unroll
-      for (int w = 0; w < kDecodeWarps; ++w) x += factor[w] * sums[w][g][d];
-      out[d] = x;
-    }
-    if (threadIdx.x == 0) {
-      float all = 0.0F;
-#pragma unroll
-      for (int w = 0; w < kDecodeWarps; ++w) all += factor[w] * statistics[w][g][1];
-      out[p.D] = most;
-      out[p.D + 1] = all;
-    }
-  }
+  for (int g = 0; g < count; ++g)
+    detail::join_warps(sums, statistics, g, p.D, parts.at(head + g, split));
 }
 
 // o and lse of a head from its parts; a block for each head.

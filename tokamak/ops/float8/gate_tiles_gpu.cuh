@@ -250,6 +250,46 @@ __device__ void make_tile_scales(const Source& source, const TileLayouts& d, con
   if (y.transposed.values != nullptr) of_columns[kLast][i] = y.transposed.scale_at<E4M3>(column);
 }
 
+// Stores the inverse scales, as the first tiles of rows and of columns do.
+template <class Format, class Source>
+__device__ void store_inverse_scales(const Source& source, const TileLayouts& d,
+                                     const TileLayouts& y, int64_t first_row,
+                                     int64_t first_column) {
+  const int thread = static_cast<int>(threadIdx.x);
+  if (thread >= kTile) return;
+  const int64_t F = source.columns();
+  const int64_t r = first_row + thread;
+  const int64_t c = first_column + thread;
+  if (first_column == 0 && r < source.rows()) {
+    if (d.rows.values != nullptr) d.rows.store_inverse<Format>(r);
+    if (y.rows.values != nullptr) y.rows.store_inverse<E4M3>(r);
+  }
+  if (first_row == 0 && c < F) {
+    if (d.transposed.values != nullptr) {
+#pragma unroll
+      for (int p = 0; p < Source::kParts - 1; ++p) d.transposed.store_inverse<Format>(p * F + c);
+    }
+    if (y.transposed.values != nullptr) y.transposed.store_inverse<E4M3>(c);
+  }
+}
+
+// Stores what `words` hold of each part.
+template <class Source>
+__device__ void store_all_transposed(const Source& source, const uint32_t* words,
+                                     const TileLayouts& d, const TileLayouts& y, int64_t first_row,
+                                     int64_t first_column) {
+  constexpr int kLast = Source::kParts - 1;
+  const int64_t F = source.columns();
+  const int64_t M16 = (source.rows() + 15) / 16 * 16;
+#pragma unroll
+  for (int p = 0; p < Source::kParts; ++p) {
+    uint8_t* const quantized = p == kLast ? y.transposed.values : d.transposed.values;
+    if (quantized == nullptr) continue;
+    store_transposed(words + p * kTileWords, first_row, first_column, M16, F,
+                     quantized + (p == kLast ? 0 : p * F * M16));
+  }
+}
+
 // Quantizes a tile of the gradients, and of y.
 template <bool kWhole, bool kHasAxes, class Format, class Source>
 __global__ void __launch_bounds__(kThreads, 3)
@@ -323,36 +363,14 @@ __global__ void __launch_bounds__(kThreads, 3)
       }
     }
   }
-  // The first tiles of rows and of columns also store the inverse scales.
-  if (thread < kTile) {
-    const int64_t r = first_row + thread;
-    const int64_t c = first_column + thread;
-    if (first_column == 0 && r < M) {
-      if (d.rows.values != nullptr) d.rows.store_inverse<Format>(r);
-      if (y.rows.values != nullptr) y.rows.store_inverse<E4M3>(r);
-    }
-    if (first_row == 0 && c < F) {
-      if (d.transposed.values != nullptr) {
-#pragma unroll
-        for (int p = 0; p < kLast; ++p) d.transposed.store_inverse<Format>(p * F + c);
-      }
-      if (y.transposed.values != nullptr) y.transposed.store_inverse<E4M3>(c);
-    }
-  }
+  store_inverse_scales<Format>(source, d, y, first_row, first_column);
   if (y.most != nullptr) {
     const uint32_t of_warp = warp_max(most[1], 32);
     if (thread % 32 == 0) atomicMax(y.most, of_warp);
   }
   if (d.most != nullptr) block_max(most[0], d.most);
   __syncthreads();
-  const int64_t M16 = (M + 15) / 16 * 16;
-#pragma unroll
-  for (int p = 0; p < kParts; ++p) {
-    uint8_t* const quantized = p == kLast ? y.transposed.values : d.transposed.values;
-    if (quantized == nullptr) continue;
-    store_transposed(words + p * kTileWords, first_row, first_column, M16, F,
-                     quantized + (p == kLast ? 0 : p * F * M16));
-  }
+  store_all_transposed(source, words, d, y, first_row, first_column);
 }
 
 template <class Source>

@@ -80,6 +80,125 @@ struct SegmentParts {
   SegmentPart parts[Source::kParts];
 };
 
+// Returns the scale of part p of a source, of E4M3 for one part and of Format for the others.
+template <class Format, class Source>
+__device__ inline float scale_of_part(bool power_of_two, int p, uint32_t greatest) {
+  const float amax = __uint_as_float(greatest);
+  return p == Source::kE4M3Part ? scale_of<E4M3>(amax, power_of_two)
+                                : scale_of<Format>(amax, power_of_two);
+}
+
+template <class Format, class Source, class T, class Scale>
+__device__ inline uint2 encode_part(const T (&v)[kEach], int p, const Scale& scale) {
+  return p == Source::kE4M3Part ? encode_each<E4M3>(v, scale) : encode_each<Format>(v, scale);
+}
+
+// The place of a thread in the tile of its block.
+template <class Source>
+struct SegmentPlace {
+  int64_t M, F;
+  int64_t tile_row, first_row, first_column;
+  int thread, own_row, own_column;
+
+  __device__ explicit SegmentPlace(const Source& source) : M(source.rows()), F(source.columns()) {
+    const auto tiles = static_cast<unsigned>((F + kTile - 1) / kTile);
+    tile_row = blockIdx.x / tiles;
+    first_row = tile_row * kTile;
+    first_column = static_cast<int64_t>(blockIdx.x % tiles) * kTile;
+    thread = static_cast<int>(threadIdx.x);
+    own_row = thread / kRowThreads;
+    own_column = thread % kRowThreads * kEach;
+  }
+};
+
+// Makes the scales of a tile's columns from their maxima, and stores their inverses.
+template <class Format, class Source, class Maxima>
+__device__ void make_column_scales(const SegmentParts<Source>& to, const SegmentPlace<Source>& at,
+                                   const Maxima& maxima, float (&scales)[Source::kParts][kTile]) {
+#pragma unroll
+  for (int p = 0; p < Source::kParts; ++p) {
+    const SegmentPart& part = to.parts[p];
+    const QuantizedSegments& of = part.of.transposed;
+    if (of.values == nullptr || at.thread >= kTile) continue;
+    const float scale = scale_of_part<Format, Source>(of.power_of_two, p, maxima.of(p, at.thread));
+    scales[p][at.thread] = scale;
+    if (at.first_column + at.thread < at.F)
+      of.inverse[at.tile_row * part.width + part.begin + at.first_column + at.thread] =
+          1.0F / scale;
+  }
+}
+
+// Puts a tile's quantized values into shared memory, from which both halves of the block store
+// them transposed, every second part each.
+template <class Source>
+__device__ void store_columns(const SegmentParts<Source>& to, const SegmentPlace<Source>& at,
+                              const uint2 (&made)[Source::kParts][kSegmentRounds],
+                              uint32_t* words) {
+#pragma unroll
+  for (int p = 0; p < Source::kParts; ++p) {
+    if (to.parts[p].of.transposed.values == nullptr) continue;
+    uint32_t* const into = &words[p * kTileWords + word_at(at.own_row, at.own_column / 4)];
+#pragma unroll
+    for (int round = 0; round < kSegmentRounds; ++round)
+      *reinterpret_cast<uint2*>(into + word_at(round * kSegmentRowsAtOnce, 0)) = made[p][round];
+  }
+  __syncthreads();
+  const int64_t M16 = (at.M + 15) / 16 * 16;
+#pragma unroll
+  for (int p = 0; p < Source::kParts; ++p) {
+    const SegmentPart& part = to.parts[p];
+    uint8_t* const quantized = part.of.transposed.values;
+    if (quantized == nullptr || at.thread / kThreads != p % 2) continue;
+    store_transposed(words + p * kTileWords, at.first_row, at.first_column, M16, at.F,
+                     quantized + part.begin * M16, at.thread % kThreads);
+  }
+}
+
+// Encodes this thread's values under the scales of their columns.
+template <bool kWhole, class Format, class Source, class Kept>
+__device__ void encode_columns(const SegmentParts<Source>& to, const SegmentPlace<Source>& at,
+                               const typename Source::Own& own, const Kept& kept,
+                               const float (&scales)[Source::kParts][kTile],
+                               uint2 (&made)[Source::kParts][kSegmentRounds]) {
+  using T = typename Source::Element;
+#pragma unroll
+  for (int p = 0; p < Source::kParts; ++p) {
+    if (to.parts[p].of.transposed.values == nullptr) continue;
+    float scale[kEach];
+    load<kEach>(&scales[p][at.own_column], scale);
+#pragma unroll
+    for (int round = 0; round < kSegmentRounds; ++round) {
+      T v[Source::kParts][kEach];
+      if constexpr (kKeepsTile<kWhole, T>) {
+        load<kEach>(kept(round, p), v[p]);
+      } else {
+        own.template load<kWhole>(round * kSegmentRowsAtOnce, v);
+        Source::compute(v);
+      }
+      made[p][round] = encode_part<Format, Source>(v[p], p, [&](int j) { return scale[j]; });
+      // Zeros, though a scale may be NaN.
+      if (at.first_row + at.own_row + round * kSegmentRowsAtOnce >= at.M) made[p][round] = uint2{};
+    }
+  }
+}
+
+// Makes and stores the inverse scale of the row segment that this thread divides for: threads
+// divide for one part, or one round, of a segment each, as divisions cost more than exchanges.
+template <int kTogether, class Format, class Source>
+__device__ float make_row_scale(const SegmentParts<Source>& to, const SegmentPlace<Source>& at,
+                                int round, uint32_t greatest) {
+  const int divided = at.thread % kRowThreads / 4;
+  const int p = divided % Source::kParts;
+  if (divided >= kTogether * Source::kParts || to.parts[p].of.rows.values == nullptr) return 0.0F;
+  const SegmentPart& part = to.parts[p];
+  const float scale = scale_of_part<Format, Source>(part.of.rows.power_of_two, p, greatest);
+  const int below = (round + divided / Source::kParts) * kSegmentRowsAtOnce;
+  const int64_t row = at.first_row + at.own_row + below;
+  if (at.thread % 4 == 0 && row < at.M)
+    part.of.rows.inverse[(part.begin + at.first_column) / kTile * at.M + row] = 1.0F / scale;
+  return scale;
+}
+
 // Quantizes a tile of each part. REQUIRES: F is a multiple of kTile if a part begins past 0.
 template <bool kWhole, class Format, class Source>
 __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
@@ -90,20 +209,12 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
   extern __shared__ __align__(16) uint32_t words[];
   __shared__ TileColumns<kParts, kSegmentBlock / 32, T> maxima;
   __shared__ __align__(16) float scales[kParts][kTile];
-  const int thread = static_cast<int>(threadIdx.x);
-  const int64_t M = source.rows();
-  const int64_t F = source.columns();
-  const auto tiles = static_cast<unsigned>((F + kTile - 1) / kTile);
-  const int64_t tile_row = blockIdx.x / tiles;
-  const int64_t tile_column = blockIdx.x % tiles;
-  const int64_t first_row = tile_row * kTile;
-  const int64_t first_column = tile_column * kTile;
-  const int own_row = thread / kRowThreads;
-  const int own_column = thread % kRowThreads * kEach;
-  const int64_t column = first_column + own_column;
-  const typename Source::Own own = source.own(first_row + own_row, column);
+  const SegmentPlace<Source> at(source);
+  const int64_t own_row = at.first_row + at.own_row;
+  const int64_t own_column = at.first_column + at.own_column;
+  const typename Source::Own own = source.own(own_row, own_column);
   // Where this thread keeps its part of a round.
-  T* const kept_first = reinterpret_cast<T*>(words) + own_row * kTile + own_column;
+  T* const kept_first = reinterpret_cast<T*>(words) + at.own_row * kTile + at.own_column;
   const auto kept = [&](int round, int p) {
     return kept_first + p * kTile * kTile + round * kSegmentRowsAtOnce * kTile;
   };
@@ -115,27 +226,14 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
     }
     wait_for_copies();
   }
-  using Own = Format;
-  const auto scale_in = [](bool power_of_two, int p, uint32_t greatest) {
-    const float amax = __uint_as_float(greatest);
-    return p == Source::kE4M3Part ? scale_of<E4M3>(amax, power_of_two)
-                                  : scale_of<Own>(amax, power_of_two);
-  };
-  const auto encode = [](const T(&v)[kEach], int p, const auto& scale) {
-    return p == Source::kE4M3Part ? encode_each<E4M3>(v, scale) : encode_each<Own>(v, scale);
-  };
-  // Threads divide for one part, or one round, of a segment each, as divisions cost more than
-  // exchanges.
   constexpr int kTogether = kParts == 1 && kKeeps ? kSegmentRounds : 1;
   static_assert(kTogether * kParts <= 4 && kRowThreads == 16);
-  const int divided = thread % kRowThreads / 4;
-  const int divided_part = divided % kParts;
   OwnRows<uint8_t> quantized_rows[kParts];
 #pragma unroll
   for (int p = 0; p < kParts; ++p) {
     const SegmentPart& part = to.parts[p];
     quantized_rows[p] =
-        own_rows(part.of.rows.values + part.begin, M, F, first_row + own_row, column, part.width);
+        own_rows(part.of.rows.values + part.begin, at.M, at.F, own_row, own_column, part.width);
   }
   ColumnMaxima<kEach, T> columns[kParts];
 #pragma unroll 1
@@ -158,16 +256,7 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
         if constexpr (kKeeps && kParts > 1) store<kEach>(kept(round, p), v[p]);
       }
     }
-    const uint32_t greatest = greatest_of_four(most);
-    float scale = 0.0F;
-    if (divided < kTogether * kParts && to.parts[divided_part].of.rows.values != nullptr) {
-      const SegmentPart& part = to.parts[divided_part];
-      scale = scale_in(part.of.rows.power_of_two, divided_part, greatest);
-      const int below = (round + divided / kParts) * kSegmentRowsAtOnce;
-      const int64_t row = first_row + own_row + below;
-      if (thread % 4 == 0 && row < M)
-        part.of.rows.inverse[(part.begin + first_column) / kTile * M + row] = 1.0F / scale;
-    }
+    const float scale = make_row_scale<kTogether, Format>(to, at, round, greatest_of_four(most));
 #pragma unroll
     for (int i = 0; i < kTogether; ++i) {
 #pragma unroll
@@ -176,64 +265,18 @@ __global__ void __launch_bounds__(kSegmentBlock, Source::kParts == 1 ? 3 : 2)
         const float own_scale = of_word(scale, i * kParts + p);
         if constexpr (kTogether > 1) load<kEach>(kept(round + i, p), v[p]);
         store_row<kWhole>(quantized_rows[p], (round + i) * kSegmentRowsAtOnce,
-                          encode(v[p], p, [&](int) { return own_scale; }));
+                          encode_part<Format, Source>(v[p], p, [&](int) { return own_scale; }));
       }
     }
   }
   maxima.put(columns);
   __syncthreads();
-#pragma unroll
-  for (int p = 0; p < kParts; ++p) {
-    const SegmentPart& part = to.parts[p];
-    const QuantizedSegments& of = part.of.transposed;
-    if (of.values == nullptr || thread >= kTile) continue;
-    const float scale = scale_in(of.power_of_two, p, maxima.of(p, thread));
-    scales[p][thread] = scale;
-    if (first_column + thread < F)
-      of.inverse[tile_row * part.width + part.begin + first_column + thread] = 1.0F / scale;
-  }
+  make_column_scales<Format>(to, at, maxima, scales);
   __syncthreads();
   uint2 made[kParts][kSegmentRounds];
-#pragma unroll
-  for (int p = 0; p < kParts; ++p) {
-    if (to.parts[p].of.transposed.values == nullptr) continue;
-    float scale[kEach];
-    load<kEach>(&scales[p][own_column], scale);
-#pragma unroll
-    for (int round = 0; round < kSegmentRounds; ++round) {
-      T v[kParts][kEach];
-      if constexpr (kKeeps) {
-        load<kEach>(kept(round, p), v[p]);
-      } else {
-        own.template load<kWhole>(round * kSegmentRowsAtOnce, v);
-        Source::compute(v);
-      }
-      made[p][round] = encode(v[p], p, [&](int j) { return scale[j]; });
-      // Zeros, though a scale may be NaN.
-      if (first_row + own_row + round * kSegmentRowsAtOnce >= M) made[p][round] = uint2{};
-    }
-  }
-  // Quantized values lie where values were.
-  __syncthreads();
-#pragma unroll
-  for (int p = 0; p < kParts; ++p) {
-    if (to.parts[p].of.transposed.values == nullptr) continue;
-    uint32_t* const into = &words[p * kTileWords + word_at(own_row, own_column / 4)];
-#pragma unroll
-    for (int round = 0; round < kSegmentRounds; ++round)
-      *reinterpret_cast<uint2*>(into + word_at(round * kSegmentRowsAtOnce, 0)) = made[p][round];
-  }
-  __syncthreads();
-  const int64_t M16 = (M + 15) / 16 * 16;
-#pragma unroll
-  for (int p = 0; p < kParts; ++p) {
-    const SegmentPart& part = to.parts[p];
-    uint8_t* const quantized = part.of.transposed.values;
-    // Each half of the block stores every second part.
-    if (quantized == nullptr || thread / kThreads != p % 2) continue;
-    store_transposed(words + p * kTileWords, first_row, first_column, M16, F,
-                     quantized + part.begin * M16, thread % kThreads);
-  }
+  encode_columns<kWhole, Format>(to, at, own, kept, scales, made);
+  __syncthreads();  // quantized values lie where values were
+  store_columns(to, at, made, words);
 }
 
 /// Returns what launches the kernel, which may use the shared memory that it needs.
