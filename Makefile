@@ -84,10 +84,10 @@ test:
 	@cmake --build --preset dev
 	@ctest --preset dev
 
-## trackers: trains with a real MLflow server and W&B offline, from PyPI (0.9 GB), and kills what sends to them at random
+## trackers: trains with a real MLflow server, W&B offline, Aim and Trackio, from PyPI (1.2 GB), and kills what sends to them at random
 trackers: build
 	@tools/setup.sh build trackers
-	@[ -x build/trackers/bin/mlflow ] || { python3 -m venv build/trackers && build/trackers/bin/pip install -q mlflow wandb; }
+	@[ -x build/trackers/bin/mlflow ] || { python3 -m venv build/trackers && build/trackers/bin/pip install -q mlflow wandb aim trackio; }
 	@build/trackers/bin/python tests/trackers/check_trackers.py build/release/bin/tokamak
 
 ## exports: exports of every family as transformers 4 and 5 load them, which are fetched into build/transformers

@@ -1,11 +1,12 @@
 """Sends a run's lines from standard input to an experiment tracker, by the tracker's own package.
 
-    python3 -m tokamak.track wandb|mlflow          what metrics.tracker starts
-    python3 -m tokamak.track --check wandb                     says whether the package is there
+    python3 -m tokamak.track wandb|mlflow|aim|trackio     what metrics.tracker starts
+    python3 -m tokamak.track --check wandb                says whether the package is there
 
 The program sends metrics.jsonl, validation.jsonl and events.jsonl from their first line each time it starts this
-module. Steps that the tracker has already are skipped, so a restart adds nothing twice. Where to send is the tracker's own setting:
-WANDB_PROJECT and WANDB_MODE, MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME. TOKAMAK_DUMP_FOLDER names the run.
+module. Steps that the tracker has already are skipped, so a restart adds nothing twice. Where to send is the tracker's
+own setting: WANDB_PROJECT and WANDB_MODE, MLFLOW_TRACKING_URI and MLFLOW_EXPERIMENT_NAME, AIM_REPO, TRACKIO_PROJECT,
+TRACKIO_DIR and TRACKIO_SPACE_ID. TOKAMAK_DUMP_FOLDER names the run.
 """
 import hashlib
 import importlib.util
@@ -104,7 +105,60 @@ class Mlflow(Run):
         self.mlflow.end_run()
 
 
-TRACKERS = {"wandb": Wandb, "mlflow": Mlflow}
+class Aim(Run):
+    """Aim lists a new run once `aim up` or `aim storage reindex` has indexed its repository. A step that is sent twice
+    is kept once."""
+
+    def __init__(self, folder):
+        super().__init__(folder)
+        import aim
+        self.aim = aim
+        options = {"repo": os.environ.get("AIM_REPO"), "experiment": "tokamak", "system_tracking_interval": None, "capture_terminal_logs": False}
+        known = self.saved.get("aim")
+        self.run = aim.Run(run_hash=known, force_resume=known is not None, **options)
+        if not known:
+            self.remember(aim=self.run.hash)
+            self.run.name = self.name
+            self.run["config"] = self.config()
+
+    def log(self, kind, step, values):
+        self.run.track({f"{kind}/{name}": value for name, value in values.items()}, step=step)
+
+    def say(self, level, text):
+        getattr(self.run, "log_warning" if level == "WARNING" else "log_info")(text)
+
+    def finish(self):
+        self.run.close()
+
+
+class Trackio(Run):
+    def __init__(self, folder):
+        super().__init__(folder)
+        import trackio
+        from trackio.sqlite_storage import SQLiteStorage
+        self.trackio = trackio
+        project = os.environ.get("TRACKIO_PROJECT", "tokamak")
+        name = f"{self.name}-{self.id}"
+        trackio.init(project=project, name=name, resume="allow", config=self.config(), embed=False, auto_log_cpu=False,
+                     auto_log_gpu=False)
+        # Its own thread writes what it was given, so what it has is known from it alone.
+        rows = SQLiteStorage.get_logs(project, name)
+        self.saved["last"] = self.saved.get("last", {}) | {
+            kind: max((row["step"] for row in rows if any(key.startswith(kind) for key in row)), default=0)
+            for kind in ("train", "validation")}
+
+    def log(self, kind, step, values):
+        self.trackio.log({f"{kind}/{name}": value for name, value in values.items()}, step=step)
+
+    def say(self, level, text):
+        if level == "WARNING":
+            self.trackio.alert(title="tokamak", text=text)
+
+    def finish(self):
+        self.trackio.finish()
+
+
+TRACKERS = {"wandb": Wandb, "mlflow": Mlflow, "aim": Aim, "trackio": Trackio}
 
 
 def send(lines, run):

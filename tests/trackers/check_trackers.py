@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Trains with metrics.tracker on real trackers, kills what sends to them at random, and compares what they have with
-metrics.jsonl: check_trackers.py PROGRAM [mlflow|wandb]...
+metrics.jsonl: check_trackers.py PROGRAM [mlflow|wandb|aim|trackio]...
 
 Runs in a Python that has the packages; MLflow is a server of its own on this host, W&B writes offline runs, whose
-files are read back. The run itself is killed once too, and resumed.
+files are read back, Aim and Trackio keep local files, which their own readers give. The run itself is killed once too, and resumed.
 """
 import json
 import os
@@ -128,11 +128,32 @@ def from_wandb(_, folder):
     return found
 
 
+def from_aim(_, folder):
+    subprocess.run([pathlib.Path(sys.executable).parent / "aim", "storage", "--repo", folder.parent, "reindex"],
+                   input="y", text=True, check=True, capture_output=True)
+    import aim
+    runs = list(aim.Repo(str(folder.parent)).iter_runs())
+    assert len(runs) == 1, f"{len(runs)} runs"
+    losses = next(metric for metric in runs[0].metrics() if metric.name == "train/loss")
+    steps, (values, *_) = losses.data.items_list()
+    return dict(zip(steps, values))
+
+
+def from_trackio(_, folder):
+    reader = ("import json; from trackio.sqlite_storage import SQLiteStorage as S; (run,) = S.get_runs('tokamak'); "
+              "print(json.dumps([[row['step'], row['train/loss']] for row in S.get_logs('tokamak', run) "
+              "if 'train/loss' in row]))")
+    rows = subprocess.run([sys.executable, "-c", reader], env=os.environ | {"TRACKIO_DIR": str(folder.parent / "trackio")},
+                          check=True, capture_output=True, text=True).stdout
+    return dict(json.loads(rows.splitlines()[-1]))
+
+
 def check(program, tracker, draw):
     with tempfile.TemporaryDirectory() as scratch:
         scratch = pathlib.Path(scratch)
         folder = scratch / "run"
         environment = os.environ | {"PYTHONPATH": str(ROOT / "python"), "HOME": str(scratch), "WANDB_MODE": "offline",
+                                    "AIM_REPO": str(scratch), "TRACKIO_DIR": str(scratch / "trackio"),
                                     "PATH": f"{pathlib.Path(sys.executable).parent}:{os.environ['PATH']}"}
         server = None
         port = free_port()
@@ -146,10 +167,13 @@ def check(program, tracker, draw):
                                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
                 wait_for(lambda: answers(f"{where}/health"))
                 environment["MLFLOW_TRACKING_URI"] = where
+            if tracker == "aim":
+                subprocess.run([pathlib.Path(sys.executable).parent / "aim", "init", "--repo", scratch], check=True,
+                               capture_output=True)
             start = time.monotonic()
             kills = train(program, folder, tracker, environment, draw)
             lines = lines_of(folder)
-            found = {"mlflow": from_mlflow, "wandb": from_wandb}[tracker](where, folder)
+            found = {"mlflow": from_mlflow, "wandb": from_wandb, "aim": from_aim, "trackio": from_trackio}[tracker](where, folder)
         finally:
             if server and server.poll() is None:
                 os.killpg(server.pid, signal.SIGKILL)
@@ -166,7 +190,7 @@ def main():
     seed = random.randrange(1 << 30)
     print(f"seed {seed}")
     draw = random.Random(seed)
-    results = [check(sys.argv[1], tracker, draw) for tracker in sys.argv[2:] or ["mlflow", "wandb"]]
+    results = [check(sys.argv[1], tracker, draw) for tracker in sys.argv[2:] or ["mlflow", "wandb", "aim", "trackio"]]
     sys.exit(0 if all(results) else 1)
 
 

@@ -35,7 +35,7 @@ const Key kKeys[] = {
   TOK_KEY(metrics.disable_color_printing, "", "Log lines without colours."),
   TOK_KEY(metrics.save_tb_folder, "path", "Folder of TensorBoard files under dump_folder."),
   TOK_KEY(metrics.command, "", "Shell command that gets every line of metrics.jsonl, validation.jsonl and events.jsonl on its standard input as the run goes on; empty: none (ours)."),
-  TOK_KEY(metrics.tracker, "none|wandb|mlflow", "Experiment tracker that gets the metrics live, by its own Python package (ours)."),
+  TOK_KEY(metrics.tracker, "none|wandb|mlflow|aim|trackio", "Experiment tracker that gets the metrics live, by its own Python package (ours)."),
   TOK_KEY(metrics.enable_wandb, "", "The same as metrics.tracker = \"wandb\"."),
   TOK_KEY(metrics.save_for_all_ranks, "", "Metrics and TensorBoard files of every rank, not only of rank 0."),
   TOK_KEY(metrics.slow_rank_factor, ">=0", "A rank is slow if it works this many times as long as the median of those with the same work; 0: none is (ours)."),
