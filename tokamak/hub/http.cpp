@@ -16,7 +16,6 @@ namespace {
 
 constexpr size_t kLongestBody = size_t{64} << 20U;
 constexpr int kMostRedirects = 8;
-constexpr long kConnectSeconds = 20;
 constexpr long kStallSeconds = 30;  // without a byte
 // Versions before 7.86 do not sign x-amz-* headers, and those before 7.87 not the body's hash.
 constexpr unsigned kFirstToSign = 0x075700;
@@ -200,7 +199,7 @@ struct HttpClient::Impl {
     Transfer transfer{.handle = handle, .take = take};
     c.setopt(handle, CURLOPT_URL, request.url.c_str());
     c.setopt(handle, CURLOPT_PATH_AS_IS, 1L);
-    c.setopt(handle, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+    c.setopt(handle, CURLOPT_CONNECTTIMEOUT, static_cast<long>(request.connect_s));
     c.setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
     c.setopt(handle, CURLOPT_LOW_SPEED_TIME, kStallSeconds);
     c.setopt(handle, CURLOPT_NOSIGNAL, 1L);

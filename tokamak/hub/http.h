@@ -40,6 +40,7 @@ struct HttpRequest {
   /// Signs the request (AWS Signature Version 4, service s3). Each parameter in the query then
   /// needs a '=', and they must be in the order of their names. Outlives the request.
   const AwsKey* signed_by = nullptr;
+  int connect_s = 20;  ///< the seconds after which a server that does not answer is given up
 };
 
 /// Follows redirects, by http and https alone, of requests that are not signed.
