@@ -156,6 +156,12 @@ SEEDS = {
              "lfs": {"oid": "0" * 64, "size": 9, "pointerSize": 130}}]).encode(),
         "link": b'<https://host/api/models/a/b/tree/main?cursor=x>; rel="next"',
     },
+    "s3": {
+        "list": b"<ListBucketResult><EncodingType>url</EncodingType><IsTruncated>true</IsTruncated>"
+                b"<NextContinuationToken>x</NextContinuationToken><Contents><Key>a%2Fb&amp;c</Key>"
+                b"<Size>3</Size><ETag>&quot;e&quot;</ETag></Contents></ListBucketResult>",
+        "profiles": b"[default]\naws_access_key_id = A\n[profile w]\ns3 =\n  x = 1\nregion=r\n",
+    },
     "weight_index": {
         "two": json.dumps({"metadata": {"total_size": 4}, "weight_map": {
             "a": "model-00001-of-00002.safetensors",

@@ -33,6 +33,10 @@ std::string sha256_of(const std::filesystem::path& path) {
   return hash(EVP_sha256(), "", file.bytes());
 }
 
+std::string sha256_of(std::span<const std::byte> bytes) {
+  return hash(EVP_sha256(), "", bytes);
+}
+
 std::string git_blob_id(const std::filesystem::path& path) {
   const MappedFile file(path);
   std::string prefix = fmt::format("blob {}", file.bytes().size());

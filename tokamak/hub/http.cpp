@@ -9,14 +9,16 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/names.h"
+#include "tokamak/hub/digest.h"
 
 namespace tokamak {
 namespace {
 
 constexpr size_t kLongestBody = size_t{64} << 20U;
 constexpr int kMostRedirects = 8;
-constexpr long kConnectSeconds = 20;
 constexpr long kStallSeconds = 30;  // without a byte
+// Versions before 7.86 do not sign x-amz-* headers, and those before 7.87 not the body's hash.
+constexpr unsigned kFirstToSign = 0x075700;
 
 // Holds the functions of libcurl that this file calls.
 struct Curl {
@@ -30,6 +32,7 @@ struct Curl {
   decltype(&::curl_easy_strerror) strerror;
   decltype(&::curl_slist_append) append;
   decltype(&::curl_slist_free_all) free_all;
+  decltype(&::curl_version_info) version_info;
 };
 
 template <class F>
@@ -55,6 +58,7 @@ Curl load_curl() {
   find(library, "curl_easy_strerror", curl.strerror);
   find(library, "curl_slist_append", curl.append);
   find(library, "curl_slist_free_all", curl.free_all);
+  find(library, "curl_version_info", curl.version_info);
   TOK_REQUIRE(curl.global_init(CURL_GLOBAL_DEFAULT) == CURLE_OK, "libcurl could not be started");
   return curl;
 }
@@ -68,7 +72,7 @@ const Curl& curl() {
 struct Transfer {
   CURL* handle = nullptr;
   HttpReply reply;
-  const std::function<void(int, std::span<const std::byte>)>* take = nullptr;
+  const HttpClient::Take* take = nullptr;
   std::exception_ptr thrown;
 
   long status() const {
@@ -114,6 +118,54 @@ size_t on_body(char* data, size_t size, size_t count, void* to) {
   return bytes;
 }
 
+// Holds the headers of one request.
+class HeaderList {
+ public:
+  HeaderList() = default;
+  HeaderList(const HeaderList&) = delete;
+  HeaderList& operator=(const HeaderList&) = delete;
+
+  ~HeaderList() { curl().free_all(list_); }
+
+  void add(const std::string& name, const std::string& value) {
+    list_ = curl().append(list_, (name + ": " + value).c_str());
+  }
+
+  curl_slist* list() const { return list_; }
+
+ private:
+  curl_slist* list_ = nullptr;
+};
+
+void set_method(CURL* handle, const HttpRequest& request, HeaderList& headers) {
+  const Curl& c = curl();
+  if (request.method == HttpMethod::kPut || request.method == HttpMethod::kPost) {
+    // libcurl sends the fields of a POST from where they lie.
+    c.setopt(handle, CURLOPT_POST, 1L);
+    c.setopt(handle, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
+    c.setopt(handle, CURLOPT_POSTFIELDS,
+             request.body.empty() ? "" : reinterpret_cast<const char*>(request.body.data()));
+    headers.add("Content-Type", "application/octet-stream");
+  }
+  if (request.method == HttpMethod::kPut) c.setopt(handle, CURLOPT_CUSTOMREQUEST, "PUT");
+  if (request.method == HttpMethod::kDelete) c.setopt(handle, CURLOPT_CUSTOMREQUEST, "DELETE");
+  if (request.method == HttpMethod::kHead) c.setopt(handle, CURLOPT_NOBODY, 1L);
+}
+
+void sign(CURL* handle, const HttpRequest& request, HeaderList& headers) {
+  const Curl& c = curl();
+  const curl_version_info_data* version = c.version_info(CURLVERSION_NOW);
+  TOK_REQUIRE(version->version_num >= kFirstToSign,
+              "{}: its requests are signed, which takes libcurl 7.87 or newer; here is {}",
+              printable(request.url), version->version);
+  const AwsKey& key = *request.signed_by;
+  c.setopt(handle, CURLOPT_AWS_SIGV4, fmt::format("aws:amz:{}:s3", key.region).c_str());
+  c.setopt(handle, CURLOPT_USERNAME, key.id.c_str());
+  c.setopt(handle, CURLOPT_PASSWORD, key.secret.c_str());
+  headers.add("x-amz-content-sha256", sha256_of(request.body));
+  if (!key.session_token.empty()) headers.add("x-amz-security-token", key.session_token);
+}
+
 }  // namespace
 
 struct HttpClient::Impl {
@@ -121,15 +173,14 @@ struct HttpClient::Impl {
   std::string origin;
   CURL* handle = nullptr;
 
-  HttpReply perform(const std::string& url, int64_t from,
-                    const std::function<void(int, std::span<const std::byte>)>* take) {
-    std::string at = url;
+  HttpReply perform(HttpRequest request, const Take* take) {
     for (int redirects = 0;; ++redirects) {
-      HttpReply reply = perform_once(at, from, take);
+      HttpReply reply = perform_once(request, take);
       const char* next = nullptr;
-      if (reply.status / 100 == 3) curl().getinfo(handle, CURLINFO_REDIRECT_URL, &next);
+      if (reply.status / 100 == 3 && request.signed_by == nullptr)
+        curl().getinfo(handle, CURLINFO_REDIRECT_URL, &next);
       if (next == nullptr) return reply;
-      at = next;
+      request.url = next;
       if (redirects < kMostRedirects) continue;
       reply.status = 0;
       reply.broken = "too many redirects";
@@ -139,16 +190,16 @@ struct HttpClient::Impl {
 
   // libcurl's own redirects would carry the token to another port or scheme in some versions, and
   // leave http in others.
-  HttpReply perform_once(const std::string& url, int64_t from,
-                         const std::function<void(int, std::span<const std::byte>)>* take) {
+  HttpReply perform_once(const HttpRequest& request, const Take* take) {
     const Curl& c = curl();
-    const std::string scheme = lower_case(url.substr(0, url.find(':')));
+    const std::string scheme = lower_case(request.url.substr(0, request.url.find(':')));
     TOK_REQUIRE(scheme == "http" || scheme == "https", "{}: wanted an address of http or https",
-                printable(url));
+                printable(request.url));
     c.reset(handle);
     Transfer transfer{.handle = handle, .take = take};
-    c.setopt(handle, CURLOPT_URL, url.c_str());
-    c.setopt(handle, CURLOPT_CONNECTTIMEOUT, kConnectSeconds);
+    c.setopt(handle, CURLOPT_URL, request.url.c_str());
+    c.setopt(handle, CURLOPT_PATH_AS_IS, 1L);
+    c.setopt(handle, CURLOPT_CONNECTTIMEOUT, static_cast<long>(request.connect_s));
     c.setopt(handle, CURLOPT_LOW_SPEED_LIMIT, 1L);
     c.setopt(handle, CURLOPT_LOW_SPEED_TIME, kStallSeconds);
     c.setopt(handle, CURLOPT_NOSIGNAL, 1L);
@@ -157,15 +208,18 @@ struct HttpClient::Impl {
     c.setopt(handle, CURLOPT_HEADERDATA, &transfer);
     c.setopt(handle, CURLOPT_WRITEFUNCTION, on_body);
     c.setopt(handle, CURLOPT_WRITEDATA, &transfer);
+    HeaderList headers;
+    set_method(handle, request, headers);
     // Unlike CURLOPT_RESUME_FROM this leaves a server the choice to send the whole file.
-    const std::string range = fmt::format("{}-", from);
-    if (from > 0) c.setopt(handle, CURLOPT_RANGE, range.c_str());
-    curl_slist* headers = nullptr;
-    if (!token.empty() && url.starts_with(origin))
-      headers = c.append(headers, ("Authorization: Bearer " + token).c_str());
-    c.setopt(handle, CURLOPT_HTTPHEADER, headers);
+    const std::string range =
+        fmt::format("{}-{}", request.from, request.to < 0 ? "" : std::to_string(request.to - 1));
+    if (request.from > 0 || request.to >= 0) c.setopt(handle, CURLOPT_RANGE, range.c_str());
+    if (!token.empty() && request.url.starts_with(origin))
+      headers.add("Authorization", "Bearer " + token);
+    for (const auto& [name, value] : request.headers) headers.add(name, value);
+    if (request.signed_by != nullptr) sign(handle, request, headers);
+    c.setopt(handle, CURLOPT_HTTPHEADER, headers.list());
     const CURLcode code = c.perform(handle);
-    c.free_all(headers);
     if (transfer.thrown) std::rethrow_exception(transfer.thrown);
     if (code == CURLE_OK) {
       transfer.reply.status = static_cast<int>(transfer.status());
@@ -187,24 +241,34 @@ HttpClient::~HttpClient() {
   if (impl_->handle != nullptr) curl().cleanup(impl_->handle);
 }
 
-HttpReply HttpClient::get(const std::string& url) {
-  return impl_->perform(url, 0, nullptr);
+HttpReply HttpClient::send(const HttpRequest& request) {
+  return impl_->perform(request, nullptr);
 }
 
-HttpReply HttpClient::get(const std::string& url, int64_t from,
-                          const std::function<void(int, std::span<const std::byte>)>& take) {
-  return impl_->perform(url, from, &take);
+HttpReply HttpClient::send(const HttpRequest& request, const Take& take) {
+  return impl_->perform(request, &take);
 }
 
-std::string url_path(const std::string& text) {
+namespace {
+
+std::string escaped(const std::string& text, std::string_view plain) {
   std::string out;
   for (const char c : text) {
     const auto byte = static_cast<unsigned char>(c);
-    const bool plain =
-        std::isalnum(byte) != 0 || std::string_view("-._~/").find(c) != std::string_view::npos;
-    out += plain ? std::string(1, c) : fmt::format("%{:02X}", byte);
+    const bool stays = std::isalnum(byte) != 0 || plain.find(c) != std::string_view::npos;
+    out += stays ? std::string(1, c) : fmt::format("%{:02X}", byte);
   }
   return out;
+}
+
+}  // namespace
+
+std::string url_path(const std::string& text) {
+  return escaped(text, "-._~/");
+}
+
+std::string url_value(const std::string& text) {
+  return escaped(text, "-._~");
 }
 
 }  // namespace tokamak

@@ -1,9 +1,7 @@
 #include "tokamak/hub/model_hub.h"
 
 #include <algorithm>
-#include <chrono>
 #include <optional>
-#include <thread>
 
 #include <fmt/ranges.h>
 
@@ -12,29 +10,19 @@
 #include "tokamak/core/json.h"
 #include "tokamak/core/names.h"
 #include "tokamak/hub/digest.h"
+#include "tokamak/hub/patience.h"
 
 namespace tokamak {
 namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kTries = 5;
 constexpr int kMostPages = 1000;
 constexpr size_t kLongestName = 200;
-constexpr auto kFirstPause = std::chrono::milliseconds(500);  // doubled each time
-
-bool may_pass(int status) {
-  return status == 0 || status == 408 || status == 429 || status >= 500;
-}
-
-std::string header(const HttpReply& reply, const char* name) {
-  const auto found = reply.headers.find(name);
-  return found == reply.headers.end() ? "" : found->second;
-}
 
 // Returns why a hub refuses, for the user to change.
 std::string refusal(const std::string& repository, const HttpReply& reply, bool has_token) {
-  const std::string code = header(reply, "x-error-code");
+  const std::string code = header_of(reply, "x-error-code");
   if (code == "GatedRepo" || reply.status == 403) {
     return fmt::format("{}: access to it must be granted on its page first{}", repository,
                        has_token ? ", to the account of this token"
@@ -53,24 +41,7 @@ std::string refusal(const std::string& repository, const HttpReply& reply, bool 
   if (code == "RevisionNotFound") return repository + ": it has no such revision";
   if (reply.status == 404) return repository + ": the hub has no such repository or file";
   return fmt::format("{}: the hub answered {} {}", repository, reply.status,
-                     printable(header(reply, "x-error-message")));
-}
-
-// Calls `request` until its reply is one that a repetition would not change.
-HttpReply with_patience(const std::string& url, const std::function<HttpReply()>& request) {
-  auto pause = kFirstPause;
-  for (int tries = 1;; ++tries) {
-    HttpReply reply = request();
-    if (!may_pass(reply.status)) return reply;
-    if (tries == kTries) {
-      throw SystemError(fmt::format(
-          "{}: {}, {} times", printable(url),
-          reply.status == 0 ? reply.broken : fmt::format("the server answered {}", reply.status),
-          kTries));
-    }
-    std::this_thread::sleep_for(pause);
-    pause *= 2;
-  }
+                     printable(header_of(reply, "x-error-message")));
 }
 
 bool has_control(std::string_view text) {
@@ -210,7 +181,7 @@ ModelHub::ModelHub(const std::string& endpoint, const std::string& token)
       client_(token, endpoint_.substr(0, endpoint_.find('/', endpoint_.find("//") + 2))) {}
 
 HttpReply ModelHub::get_json(const std::string& repository, const std::string& url) {
-  HttpReply reply = with_patience(url, [&] { return client_.get(url); });
+  HttpReply reply = with_patience(url, [&] { return client_.send({.url = url}); });
   TOK_REQUIRE(reply.status == 200, "{}", refusal(repository, reply, has_token_));
   return reply;
 }
@@ -230,7 +201,7 @@ HubSnapshot ModelHub::snapshot(const std::string& repository, const std::string&
     const HttpReply page = get_json(repository, url);
     for (HubFile& file : parse_hub_files(page.body, repository, printable(url)))
       found.files.push_back(std::move(file));
-    url = next_page(header(page, "link"));
+    url = next_page(header_of(page, "link"));
   }
   return found;
 }
@@ -247,14 +218,15 @@ bool ModelHub::download(const HubSnapshot& snapshot, const HubFile& file, const 
   while (part.here() < file.size || !path_exists(part.path())) {
     const int64_t before = part.here();
     const HttpReply reply = with_patience(url, [&] {
-      HttpReply tried = client_.get(url, part.here(), [&](int status, auto bytes) {
-        if (!part.is_open()) part.open(status == 206);
-        TOK_REQUIRE(part.here() + static_cast<int64_t>(bytes.size()) <= file.size,
-                    "{}: {}: the server sends more than the {} bytes that it states",
-                    snapshot.repository, file.path, file.size);
-        part.write(bytes);
-        progress(part.here());
-      });
+      HttpReply tried =
+          client_.send({.url = url, .from = part.here()}, [&](int status, auto bytes) {
+            if (!part.is_open()) part.open(status == 206);
+            TOK_REQUIRE(part.here() + static_cast<int64_t>(bytes.size()) <= file.size,
+                        "{}: {}: the server sends more than the {} bytes that it states",
+                        snapshot.repository, file.path, file.size);
+            part.write(bytes);
+            progress(part.here());
+          });
       if (tried.status == 200 && file.size == 0) part.open(false);
       part.close();
       // A transfer that broke later than the last one is progress, and tried again at once.
