@@ -118,8 +118,9 @@ std::optional<std::string> missing_data(const DataOptions& options) {
                              ? ""
                              : fmt::format(", in the weighted mix \"{}\"", options.path));
     }
-    if (options.dataset.starts_with("c4") && !why_no_parquet().empty() && has_parquet(part.path))
-      return (parts.size() > 1 ? part.path + ": " : "") + why_no_parquet();
+    if (!options.dataset.starts_with("c4") || !has_parquet(part.path)) continue;
+    if (const std::string reason = why_no_parquet(); !reason.empty())
+      return (parts.size() > 1 ? part.path + ": " : "") + reason;
   }
   return std::nullopt;
 }
