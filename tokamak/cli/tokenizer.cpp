@@ -87,7 +87,7 @@ TokenizerFiles learn(const TrainOptions& options, const std::vector<TextSource>&
   const Waiting waiting("learning the vocabulary");
   BpeTrainer trainer(options);
   for (const TextSource& source : sources) {
-    TextReader reader(source.format, source.files);
+    TextReader reader(source.format, source.files, source.column);
     TextPiece piece;
     while (reader.next(piece)) trainer.add(piece.text);
   }
@@ -102,6 +102,7 @@ int run_train_bpe(Args args) {
   std::string out;
   std::string split = "llama3";
   std::string format = "auto";
+  std::string column = "text";
   TrainOptions options;
   app.add_option("text", paths, "files or folders")->required();
   app.add_option("--out,-o", out, "folder to write")->required();
@@ -111,6 +112,7 @@ int run_train_bpe(Args args) {
   app.add_option("--format", format,
                  "text, or c4 for JSON lines with \"text\"; auto = by the files' names")
       ->capture_default_str();
+  app.add_option("--text-column", column, kTextColumnHelp)->capture_default_str();
   if (!parse(app, args)) return 0;
   TOK_REQUIRE(split == "llama3" || split == "gpt2", "--split \"{}\": wanted llama3 or gpt2", split);
   TOK_REQUIRE(format == "auto" || format == "text" || format == "c4",
@@ -123,9 +125,10 @@ int run_train_bpe(Args args) {
   std::vector<TextSource> sources;
   for (const std::string& path : paths) {
     if (format == "auto") {
-      for (TextSource& source : text_sources_by_name(path)) sources.push_back(std::move(source));
+      for (TextSource& source : text_sources_by_name(path, column))
+        sources.push_back(std::move(source));
     } else {
-      sources.push_back(text_source(format, path));
+      sources.push_back(text_source(format, path, column));
     }
   }
   for (const TextSource& source : sources)
@@ -147,6 +150,7 @@ int run_cache(Args args) {
   app.add_option("dataset", data.dataset, "c4 or text")->required();
   app.add_option("path", data.path, "file, folder, or mix \"0.7 A 0.3 B\"")->required();
   app.add_option("--tokenizer", tokenizer_path, "folder or file; bytes; shakespeare")->required();
+  app.add_option("--text-column", data.text_column, kTextColumnHelp)->capture_default_str();
   app.add_option("--cache", cache, "where caches live, which runs look into")
       ->capture_default_str();
   app.add_option("--threads", threads, "0 = one for each core")->capture_default_str();

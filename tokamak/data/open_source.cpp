@@ -97,8 +97,8 @@ std::unique_ptr<TokenSource> open_source(const DataOptions& options, const std::
   TOK_REQUIRE(options.tokenizer != nullptr, "dataset \"{}\" wants a tokenizer", options.dataset);
   TOK_REQUIRE(!options.cache_folder.empty(), "dataset \"{}\" wants a token cache folder",
               options.dataset);
-  return open_token_cache(text_source(options.dataset, path), *options.tokenizer,
-                          options.cache_folder);
+  return open_token_cache(text_source(options.dataset, path, options.text_column),
+                          *options.tokenizer, options.cache_folder);
 }
 
 std::optional<std::string> missing_data(const DataOptions& options) {

@@ -42,7 +42,7 @@ const TokamakParquetFunctions& parquet() {
 class ParquetLines final : public ByteStream {
  public:
   ParquetLines(std::unique_ptr<RandomFile> file, const std::string& column)
-      : file_(std::move(file)), reader_(nullptr, parquet().close) {
+      : file_(std::move(file)), column_(column), reader_(nullptr, parquet().close) {
     const TokamakParquetFile given{.file = this, .size = file_->size(), .read_at = &read_at};
     reader_.reset(parquet().open(&given, column.c_str()));
     check();
@@ -86,7 +86,7 @@ class ParquetLines final : public ByteStream {
       check();
       return false;
     }
-    const Json line{{"text", std::string(text, static_cast<size_t>(size))}};
+    const Json line{{column_, std::string(text, static_cast<size_t>(size))}};
     lines_ += line.dump(-1, ' ', false, Json::error_handler_t::replace);
     lines_ += '\n';
     return true;
@@ -101,6 +101,7 @@ class ParquetLines final : public ByteStream {
   }
 
   std::unique_ptr<RandomFile> file_;
+  std::string column_;
   std::mutex mutex_;
   std::exception_ptr failure_;  // of the file
   std::unique_ptr<void, void (*)(void*)> reader_;

@@ -55,9 +55,9 @@ std::vector<std::string> build_token_cache(
   TOK_REQUIRE(options.tokenizer != nullptr, "dataset \"{}\" wants a tokenizer", options.dataset);
   std::vector<std::string> remarks;
   for (const WeightedPath& part : parse_mix(options.path)) {
-    const auto source =
-        open_token_cache(text_source(options.dataset, part.path), *options.tokenizer,
-                         options.cache_folder, threads > 0 ? threads : usable_cores());
+    const auto source = open_token_cache(
+        text_source(options.dataset, part.path, options.text_column), *options.tokenizer,
+        options.cache_folder, threads > 0 ? threads : usable_cores());
     complete(*source, progress);
     for (std::string& line : source->remarks()) remarks.push_back(std::move(line));
   }

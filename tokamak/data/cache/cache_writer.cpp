@@ -28,22 +28,23 @@ void encode_piece(const Tokenizer& tokenizer, const TextPiece& piece, std::vecto
   if (piece.ends && tokenizer.eos()) ids.push_back(*tokenizer.eos());
 }
 
-std::unique_ptr<CacheWriter> CacheWriter::try_start(const CacheFolder& folder, TextFormat format,
-                                                    const std::vector<SourceFile>& files,
+std::unique_ptr<CacheWriter> CacheWriter::try_start(const CacheFolder& folder,
+                                                    const TextSource& text,
                                                     const Tokenizer& tokenizer, int threads,
                                                     int64_t sound) {
   std::unique_ptr<CacheAppender> appender = CacheAppender::try_open(folder, sound);
   if (!appender || appender->last().complete) return nullptr;
   folder.clear_demand();
   return std::unique_ptr<CacheWriter>(
-      new CacheWriter(std::move(appender), folder, {format, files}, tokenizer, threads));
+      new CacheWriter(std::move(appender), folder, text, tokenizer, threads));
 }
 
 CacheWriter::CacheWriter(std::unique_ptr<CacheAppender> appender, CacheFolder folder,
-                         const Text& text, const Tokenizer& tokenizer, int threads)
+                         const TextSource& text, const Tokenizer& tokenizer, int threads)
     : appender_(std::move(appender)),
       folder_(std::move(folder)),
-      reader_(text.format, text.files, appender_->last().text, [this] { ++work_done_; }),
+      reader_(text.format, text.files, text.column, appender_->last().text,
+              [this] { ++work_done_; }),
       tokenizer_(tokenizer),
       threads_(std::max(1, threads)),
       committed_at_(std::chrono::steady_clock::now()),

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "tokamak/data/cache/cache_journal.h"
+#include "tokamak/data/cache/token_cache.h"
 #include "tokamak/data/text_reader.h"
 #include "tokamak/tokenizer/tokenizer.h"
 
@@ -25,8 +26,7 @@ class CacheWriter {
  public:
   /// Takes the lock, or returns nothing if another writer has it. Tokens from `sound` on are made
   /// anew.
-  static std::unique_ptr<CacheWriter> try_start(const CacheFolder& folder, TextFormat format,
-                                                const std::vector<SourceFile>& files,
+  static std::unique_ptr<CacheWriter> try_start(const CacheFolder& folder, const TextSource& text,
                                                 const Tokenizer& tokenizer, int threads,
                                                 int64_t sound = INT64_MAX);
 
@@ -37,12 +37,7 @@ class CacheWriter {
   void check() const;
 
  private:
-  struct Text {
-    TextFormat format;
-    const std::vector<SourceFile>& files;
-  };
-
-  CacheWriter(std::unique_ptr<CacheAppender> appender, CacheFolder folder, const Text& text,
+  CacheWriter(std::unique_ptr<CacheAppender> appender, CacheFolder folder, const TextSource& text,
               const Tokenizer& tokenizer, int threads);
   void run(const std::stop_token& stop);
   void tell(const std::stop_token& stop);

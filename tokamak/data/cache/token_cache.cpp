@@ -28,6 +28,13 @@ uint64_t combined(std::initializer_list<uint64_t> parts) {
   return XXH3_64bits(parts.begin(), parts.size() * sizeof(uint64_t));
 }
 
+// Plain text has no columns.
+uint64_t hash_of_text(const TextSource& text) {
+  const uint64_t files = hash_files(text.files);
+  if (text.format == TextFormat::kPlain || text.column == "text") return files;
+  return combined({files, XXH3_64bits(text.column.data(), text.column.size())});
+}
+
 class TokenCache final : public TokenSource {
  public:
   TokenCache(TextSource text, const Tokenizer& tokenizer, const std::filesystem::path& parent,
@@ -35,8 +42,8 @@ class TokenCache final : public TokenSource {
       : text_(std::move(text)),
         tokenizer_(tokenizer),
         threads_(threads),
-        hash_(combined({kFormatVersion, static_cast<uint64_t>(text_.format),
-                        hash_files(text_.files), tokenizer.hash()})),
+        hash_(combined({kFormatVersion, static_cast<uint64_t>(text_.format), hash_of_text(text_),
+                        tokenizer.hash()})),
         folder_(parent / fmt::format("{:016x}", combined({hash_, hash_times(text_.files)})),
                 tokenizer.vocab_size() <= 65536 ? 2 : 4) {
     refresh();
@@ -80,7 +87,7 @@ class TokenCache final : public TokenSource {
   // Before there is a cache, the first document speaks for the text.
   std::vector<int32_t> front(int64_t count) override {
     if (tokens_ > 0) return TokenSource::front(count);
-    TextReader reader(text_.format, text_.files);
+    TextReader reader(text_.format, text_.files, text_.column);
     TextPiece piece;
     std::vector<int32_t> ids;
     if (!reader.next(piece)) return ids;
@@ -183,8 +190,7 @@ class TokenCache final : public TokenSource {
   // Returns false where another process has the lock.
   bool start_writer(int64_t sound) {
     writer_.reset();
-    writer_ =
-        CacheWriter::try_start(folder_, text_.format, text_.files, tokenizer_, threads_, sound);
+    writer_ = CacheWriter::try_start(folder_, text_, tokenizer_, threads_, sound);
     return writer_ != nullptr;
   }
 
@@ -238,27 +244,29 @@ std::vector<std::string> remarks_on_others(const TextFiles& list, const std::str
 
 }  // namespace
 
-TextSource text_source(const std::string& dataset, const std::string& path) {
+TextSource text_source(const std::string& dataset, const std::string& path,
+                       const std::string& column) {
   const bool is_plain = dataset == "text";
   TextFiles list = list_text_files(dataset, path);
   std::vector<std::string> remarks = remarks_on_others(list, path);
   if (is_plain) {
     std::vector<SourceFile> files = list.files;
-    if (const auto json = part_json_lines(files); json != files.end())
+    if (const auto json = part_json_lines(files, column); json != files.end())
       remarks.push_back(fmt::format(
           "{}: {} of {} files are JSON lines by their names, such as {}: dataset \"text\" reads "
-          "them as plain text, with all their braces; \"c4\" reads their field \"text\"",
-          path, files.end() - json, files.size(), json->name));
+          "them as plain text, with all their braces; \"c4\" reads their field \"{}\"",
+          path, files.end() - json, files.size(), json->name, column));
   }
   return {.name = path,
           .format = is_plain ? TextFormat::kPlain : TextFormat::kJsonLines,
           .files = std::move(list.files),
+          .column = column,
           .remarks = std::move(remarks)};
 }
 
-std::vector<TextSource> text_sources_by_name(const std::string& path) {
-  const auto [lines, plain] = list_by_name(path);
-  return {{.name = path, .format = TextFormat::kJsonLines, .files = lines},
+std::vector<TextSource> text_sources_by_name(const std::string& path, const std::string& column) {
+  const auto [lines, plain] = list_by_name(path, column);
+  return {{.name = path, .format = TextFormat::kJsonLines, .files = lines, .column = column},
           {.name = path,
            .format = TextFormat::kPlain,
            .files = plain.files,

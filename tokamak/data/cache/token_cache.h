@@ -18,16 +18,20 @@ struct TextSource {
   std::string name;
   TextFormat format = TextFormat::kPlain;
   std::vector<SourceFile> files;
+  /// The field of JSON lines, or the column of Parquet files, that is read.
+  std::string column = "text";
   /// Lines for the user about files that are left out, or not read as their names say.
   std::vector<std::string> remarks = {};
 };
 
 /// Returns the text of one path of dataset c4, c4_test, c4_validation or text. Throws Error.
-TextSource text_source(const std::string& dataset, const std::string& path);
+TextSource text_source(const std::string& dataset, const std::string& path,
+                       const std::string& column = "text");
 
 /// Returns the text of a path with each file in the format that its name says: JSON lines, plain
 /// text or both. Throws Error.
-std::vector<TextSource> text_sources_by_name(const std::string& path);
+std::vector<TextSource> text_sources_by_name(const std::string& path,
+                                             const std::string& column = "text");
 
 /// Opens the cache of `text` in its own folder under `cache_folder`. While tokens are missing, a
 /// thread of the source writes them unless another process does. The writer keeps a few million
