@@ -12,7 +12,9 @@
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
 #include "tokamak/core/names.h"
+#include "tokamak/data/cache/megatron_files.h"
 #include "tokamak/data/cache/token_cache.h"
+#include "tokamak/data/mix.h"
 #include "tokamak/data/text_reader.h"
 #include "tokamak/tokenizer/train_bpe.h"
 
@@ -140,12 +142,25 @@ int run_train_bpe(Args args) {
   return 0;
 }
 
+void check_megatron(const std::string& prefix, const DataOptions& data) {
+  TOK_REQUIRE(data.dataset.starts_with("c4") || data.dataset == "text",
+              "--megatron: wanted text of dataset c4 or text, got \"{}\"", data.dataset);
+  TOK_REQUIRE(parse_mix(data.path).size() == 1,
+              "--megatron: wanted one path, got the mix \"{}\": write its paths one by one",
+              data.path);
+  for (const char* extension : {".bin", ".idx"}) check_can_write(prefix + extension);
+}
+
 int run_cache(Args args) {
-  CLI::App app("Builds the complete token cache of a text dataset before a run needs it.",
-               "tokamak tokenizer cache");
+  CLI::App app(
+      "Builds the complete token cache of a text dataset before a run needs it. Processes that do "
+      "so\n"
+      "at once, on any hosts that share the cache, divide the files among them.",
+      "tokamak tokenizer cache");
   DataOptions data;
   std::string tokenizer_path;
   std::string cache = token_cache_folder("outputs/token_cache").string();
+  std::string megatron;
   int threads = 0;
   app.add_option("dataset", data.dataset, "c4 or text")->required();
   app.add_option("path", data.path, "file, folder, or mix \"0.7 A 0.3 B\"")->required();
@@ -154,19 +169,31 @@ int run_cache(Args args) {
   app.add_option("--cache", cache, "where caches live, which runs look into")
       ->capture_default_str();
   app.add_option("--threads", threads, "0 = one for each core")->capture_default_str();
+  app.add_option("--megatron", megatron, "then write the tokens to MEGATRON.bin and .idx too");
   if (!parse(app, args)) return 0;
   const auto tokenizer = open_tokenizer(tokenizer_path, {});
   data.tokenizer = tokenizer.get();
   data.vocab_size = tokenizer->vocab_size();
   data.cache_folder = cache;
   data.seq_len = 1;
+  if (!megatron.empty()) check_megatron(megatron, data);
   const bool is_live = is_on_terminal(STDERR_FILENO);
-  const auto remarks = build_token_cache(data, threads, [&](const CacheProgress& p) {
-    if (!is_live && !p.complete) return;
-    fmt::print(stderr, "{}{}: {} tokens, {:.0f} %{}", is_live ? kEraseLine : "", p.source,
-               with_commas(p.tokens), 100.0 * p.share, p.complete ? ", complete\n" : "");
-  });
+  const auto remarks = build_token_cache(
+      data, threads,
+      [&](const CacheProgress& p) {
+        if (!is_live && !p.complete) return;
+        fmt::print(stderr, "{}{}: {} tokens, {:.0f} %{}", is_live ? kEraseLine : "", p.source,
+                   with_commas(p.tokens), 100.0 * p.share, p.complete ? ", complete\n" : "");
+      },
+      true);
   for (const std::string& line : remarks) fmt::print(stderr, "{}\n", line);
+  if (megatron.empty()) return 0;
+  const std::string path = parse_mix(data.path)[0].path;
+  const MegatronCounts counts = write_megatron(
+      token_cache_of(text_source(data.dataset, path, data.text_column), *tokenizer, cache),
+      megatron);
+  fmt::print("wrote {0}.bin and {0}.idx: {1} documents, {2} tokens\n", megatron,
+             with_commas(counts.documents), with_commas(counts.tokens));
   return 0;
 }
 

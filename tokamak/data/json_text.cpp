@@ -52,7 +52,7 @@ bool is_in_number_or_name(char c) {
 }
 
 // A number by JSON's grammar.
-bool is_number(std::string_view word) {
+bool is_json_number(std::string_view word) {
   size_t at = 0;
   const auto take = [&](char c) { return at < word.size() && word[at] == c && ++at > 0; };
   const auto take_digits = [&] {
@@ -74,7 +74,7 @@ bool is_number(std::string_view word) {
 std::string_view mended_word(std::string_view word) {
   const std::string_view size = word.substr(word.starts_with('-') ? 1 : 0);
   const bool is_special = size == "NaN" || size == "Infinity" || size == "Inf";
-  return is_special || is_number(word) ? std::string_view("0") : word;
+  return is_special || is_json_number(word) ? std::string_view("0") : word;
 }
 
 // Puts what simdjson takes in place of what it refuses and others write.

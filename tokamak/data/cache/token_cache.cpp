@@ -35,17 +35,27 @@ uint64_t hash_of_text(const TextSource& text) {
   return combined({files, XXH3_64bits(text.column.data(), text.column.size())});
 }
 
+uint64_t hash_of_tokens(const TextSource& text, const Tokenizer& tokenizer) {
+  return combined(
+      {kFormatVersion, static_cast<uint64_t>(text.format), hash_of_text(text), tokenizer.hash()});
+}
+
+CacheFolder folder_of_tokens(uint64_t hash, const TextSource& text, const Tokenizer& tokenizer,
+                             const std::filesystem::path& parent) {
+  return {parent / fmt::format("{:016x}", combined({hash, hash_times(text.files)})),
+          tokenizer.vocab_size() <= 65536 ? 2 : 4};
+}
+
 class TokenCache final : public TokenSource {
  public:
   TokenCache(TextSource text, const Tokenizer& tokenizer, const std::filesystem::path& parent,
-             int threads)
+             int threads, bool helps)
       : text_(std::move(text)),
         tokenizer_(tokenizer),
         threads_(threads),
-        hash_(combined({kFormatVersion, static_cast<uint64_t>(text_.format), hash_of_text(text_),
-                        tokenizer.hash()})),
-        folder_(parent / fmt::format("{:016x}", combined({hash_, hash_times(text_.files)})),
-                tokenizer.vocab_size() <= 65536 ? 2 : 4) {
+        hash_(hash_of_tokens(text_, tokenizer)),
+        folder_(folder_of_tokens(hash_, text_, tokenizer, parent)) {
+    if (helps) helper_ = std::make_unique<PartHelper>(folder_, text_, tokenizer_, threads_);
     refresh();
   }
 
@@ -58,8 +68,7 @@ class TokenCache final : public TokenSource {
     while (tokens_ < end && !complete_) {
       refresh();
       if (tokens_ >= end || complete_) break;
-      ask_for(end);
-      never.wait_for(lock, stop, kPoll, [] { return false; });
+      if (!ask_for(end)) never.wait_for(lock, stop, kPoll, [] { return false; });
       if (stop.stop_requested()) throw Stopped();
     }
     return tokens_;
@@ -209,10 +218,16 @@ class TokenCache final : public TokenSource {
     return all > 0 ? static_cast<double>(read) / static_cast<double>(all) : 1.0;
   }
 
-  void ask_for(int64_t end) {
-    if (!writer_ && !start_writer(INT64_MAX)) return folder_.set_demand(end);
+  // Returns whether it has done some of the work itself meanwhile.
+  bool ask_for(int64_t end) {
+    if (!writer_ && !start_writer(INT64_MAX)) {
+      folder_.set_demand(end);
+      return helper_ && helper_->help();
+    }
+    helper_.reset();
     writer_->want(end);
     writer_->check();
+    return false;
   }
 
   TextSource text_;
@@ -229,6 +244,7 @@ class TokenCache final : public TokenSource {
   std::stop_token stop_;
   std::vector<std::byte> bytes_;
   std::unique_ptr<CacheWriter> writer_;
+  std::unique_ptr<PartHelper> helper_;  // while another process writes
 };
 
 std::vector<std::string> remarks_on_others(const TextFiles& list, const std::string& path) {
@@ -273,10 +289,15 @@ std::vector<TextSource> text_sources_by_name(const std::string& path, const std:
            .remarks = remarks_on_others(plain, path)}};
 }
 
+CacheFolder token_cache_of(const TextSource& text, const Tokenizer& tokenizer,
+                           const std::filesystem::path& cache_folder) {
+  return folder_of_tokens(hash_of_tokens(text, tokenizer), text, tokenizer, cache_folder);
+}
+
 std::unique_ptr<TokenSource> open_token_cache(TextSource text, const Tokenizer& tokenizer,
                                               const std::filesystem::path& cache_folder,
-                                              int threads) {
-  return std::make_unique<TokenCache>(std::move(text), tokenizer, cache_folder, threads);
+                                              int threads, bool helps) {
+  return std::make_unique<TokenCache>(std::move(text), tokenizer, cache_folder, threads, helps);
 }
 
 }  // namespace tokamak
