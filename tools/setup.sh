@@ -2,8 +2,9 @@
 # Installs what is missing from the distribution:
 #   setup.sh [build|lint|fuzz|cuda|hip|slurm|trackers|demo|transformers]...
 # Silent and instant when all is there. Debian 12 names; needs root or sudo only to install.
-# Two sets are from elsewhere (PyPI) and stay in build/: cuda unpacks the headers of cudnn-frontend,
-# transformers fetches PyTorch and two versions of transformers. The CUDA toolkit, cuDNN and NCCL are
+# Parts of three sets are from elsewhere (PyPI) and stay in build/: build unpacks the libraries and headers
+# of Apache Arrow, cuda the headers of cudnn-frontend, transformers fetches PyTorch and two versions of
+# transformers. The CUDA toolkit, cuDNN and NCCL are
 # the machine's. hip takes the distribution's hipcc; where another one is in the path already, or
 # below /opt/rocm, that is used and nothing is installed.
 # The OpenCL headers are there because the CMake package of libdnnl-dev asks for them.
@@ -22,11 +23,14 @@ slurm="munge slurm-wlm"
 lint="clang-format-14 clang-tidy-14 codespell shellcheck yamllint"
 
 wanted=$build
+with_arrow=
 with_cuda=
 with_transformers=
 for set in "$@"; do
   case $set in
-    build) ;;
+    build)
+      with_arrow=yes
+      python3 -m pip --version >/dev/null 2>&1 || wanted="$wanted python3-pip" ;;
     lint) wanted="$wanted $clang $lint" ;;
     fuzz) wanted="$wanted $clang" ;;
     cuda) with_cuda=yes ;;
@@ -71,6 +75,28 @@ install_packages() {
     apt-get -qq -y --no-install-recommends -o Dpkg::Use-Pty=0 install $missing >/dev/null
 }
 
+# Debian 12 has no Arrow C++ library. Python's wheel carries it, with its headers.
+unpack_arrow() {
+  at=build/arrow
+  [ ! -e $at/lib/complete ] || return 0
+  fetched=$(mktemp -d)
+  if python3 -m pip download -q --no-deps --only-binary=:all: --python-version 3.11 --platform manylinux_2_28_x86_64 \
+      -d "$fetched" pyarrow==26.0.1 >"$fetched/log" 2>&1; then
+    echo "unpacking Apache Arrow (55 MB) into $at"
+    python3 -m zipfile -e "$fetched"/*.whl "$fetched/wheel"
+    rm -rf $at
+    mkdir -p $at/lib
+    mv "$fetched/wheel/pyarrow/include" $at/include
+    mv "$fetched"/wheel/pyarrow/libarrow.so.* "$fetched"/wheel/pyarrow/libparquet.so.* $at/lib
+    mv "$fetched"/wheel/pyarrow-*/licenses $at/licenses
+    strip $at/lib/*.so.*
+    touch $at/lib/complete
+  else
+    echo "setup.sh: the wheel pyarrow could not be fetched, so the program will not read Parquet files: $(tail -n 1 "$fetched/log")" >&2
+  fi
+  rm -rf "$fetched"
+}
+
 # Without them attention runs on this project's own kernel, which is slower.
 unpack_cudnn_frontend() {
   at=build/cudnn-frontend
@@ -107,6 +133,9 @@ fetch_transformers() {
 }
 
 install_packages
+if [ -n "$with_arrow" ]; then
+  unpack_arrow
+fi
 if [ -n "$with_cuda" ]; then
   unpack_cudnn_frontend
 fi

@@ -37,6 +37,7 @@ struct EvalWords {
   std::string model;
   std::string data;
   std::string dataset = "auto";
+  std::string text_column = "text";
   std::string flavor;
   std::string tokenizer;
   std::string by;
@@ -99,6 +100,7 @@ std::optional<EvalWords> parse_words(Args given) {
   app.add_option("--dataset", w.dataset,
                  "text, c4 (JSON lines), c4_validation, tokens; auto = by names")
       ->capture_default_str();
+  app.add_option("--text-column", w.text_column, kTextColumnHelp)->capture_default_str();
   app.add_option("--batch", w.batch,
                  "rows that a rank computes at once; 0 = 1 on a CPU, 8 on a GPU");
   app.add_option("--dtype", w.dtype,
@@ -145,7 +147,7 @@ void find_data(EvaluationOptions& o, EvalWords& w) {
     w.by = "window";
     return;
   }
-  o.text = text_source(dataset, w.data);
+  o.text = text_source(dataset, w.data, w.text_column);
   if (w.by.empty()) w.by = "document";
 }
 

@@ -12,7 +12,9 @@
 #include "tokamak/core/file.h"
 #include "tokamak/core/json.h"
 #include "tokamak/core/names.h"
+#include "tokamak/data/cache/megatron_files.h"
 #include "tokamak/data/cache/token_cache.h"
+#include "tokamak/data/mix.h"
 #include "tokamak/data/text_reader.h"
 #include "tokamak/tokenizer/train_bpe.h"
 
@@ -87,7 +89,7 @@ TokenizerFiles learn(const TrainOptions& options, const std::vector<TextSource>&
   const Waiting waiting("learning the vocabulary");
   BpeTrainer trainer(options);
   for (const TextSource& source : sources) {
-    TextReader reader(source.format, source.files);
+    TextReader reader(source.format, source.files, source.column);
     TextPiece piece;
     while (reader.next(piece)) trainer.add(piece.text);
   }
@@ -102,6 +104,7 @@ int run_train_bpe(Args args) {
   std::string out;
   std::string split = "llama3";
   std::string format = "auto";
+  std::string column = "text";
   TrainOptions options;
   app.add_option("text", paths, "files or folders")->required();
   app.add_option("--out,-o", out, "folder to write")->required();
@@ -111,6 +114,7 @@ int run_train_bpe(Args args) {
   app.add_option("--format", format,
                  "text, or c4 for JSON lines with \"text\"; auto = by the files' names")
       ->capture_default_str();
+  app.add_option("--text-column", column, kTextColumnHelp)->capture_default_str();
   if (!parse(app, args)) return 0;
   TOK_REQUIRE(split == "llama3" || split == "gpt2", "--split \"{}\": wanted llama3 or gpt2", split);
   TOK_REQUIRE(format == "auto" || format == "text" || format == "c4",
@@ -123,9 +127,10 @@ int run_train_bpe(Args args) {
   std::vector<TextSource> sources;
   for (const std::string& path : paths) {
     if (format == "auto") {
-      for (TextSource& source : text_sources_by_name(path)) sources.push_back(std::move(source));
+      for (TextSource& source : text_sources_by_name(path, column))
+        sources.push_back(std::move(source));
     } else {
-      sources.push_back(text_source(format, path));
+      sources.push_back(text_source(format, path, column));
     }
   }
   for (const TextSource& source : sources)
@@ -137,32 +142,58 @@ int run_train_bpe(Args args) {
   return 0;
 }
 
+void check_megatron(const std::string& prefix, const DataOptions& data) {
+  TOK_REQUIRE(data.dataset.starts_with("c4") || data.dataset == "text",
+              "--megatron: wanted text of dataset c4 or text, got \"{}\"", data.dataset);
+  TOK_REQUIRE(parse_mix(data.path).size() == 1,
+              "--megatron: wanted one path, got the mix \"{}\": write its paths one by one",
+              data.path);
+  for (const char* extension : {".bin", ".idx"}) check_can_write(prefix + extension);
+}
+
 int run_cache(Args args) {
-  CLI::App app("Builds the complete token cache of a text dataset before a run needs it.",
-               "tokamak tokenizer cache");
+  CLI::App app(
+      "Builds the complete token cache of a text dataset before a run needs it. Processes that do "
+      "so\n"
+      "at once, on any hosts that share the cache, divide the files among them.",
+      "tokamak tokenizer cache");
   DataOptions data;
   std::string tokenizer_path;
   std::string cache = token_cache_folder("outputs/token_cache").string();
+  std::string megatron;
   int threads = 0;
   app.add_option("dataset", data.dataset, "c4 or text")->required();
   app.add_option("path", data.path, "file, folder, or mix \"0.7 A 0.3 B\"")->required();
   app.add_option("--tokenizer", tokenizer_path, "folder or file; bytes; shakespeare")->required();
+  app.add_option("--text-column", data.text_column, kTextColumnHelp)->capture_default_str();
   app.add_option("--cache", cache, "where caches live, which runs look into")
       ->capture_default_str();
   app.add_option("--threads", threads, "0 = one for each core")->capture_default_str();
+  app.add_option("--megatron", megatron, "then write the tokens to MEGATRON.bin and .idx too");
   if (!parse(app, args)) return 0;
   const auto tokenizer = open_tokenizer(tokenizer_path, {});
   data.tokenizer = tokenizer.get();
   data.vocab_size = tokenizer->vocab_size();
   data.cache_folder = cache;
   data.seq_len = 1;
+  if (!megatron.empty()) check_megatron(megatron, data);
   const bool is_live = is_on_terminal(STDERR_FILENO);
-  const auto remarks = build_token_cache(data, threads, [&](const CacheProgress& p) {
-    if (!is_live && !p.complete) return;
-    fmt::print(stderr, "{}{}: {} tokens, {:.0f} %{}", is_live ? kEraseLine : "", p.source,
-               with_commas(p.tokens), 100.0 * p.share, p.complete ? ", complete\n" : "");
-  });
+  const auto remarks = build_token_cache(
+      data, threads,
+      [&](const CacheProgress& p) {
+        if (!is_live && !p.complete) return;
+        fmt::print(stderr, "{}{}: {} tokens, {:.0f} %{}", is_live ? kEraseLine : "", p.source,
+                   with_commas(p.tokens), 100.0 * p.share, p.complete ? ", complete\n" : "");
+      },
+      true);
   for (const std::string& line : remarks) fmt::print(stderr, "{}\n", line);
+  if (megatron.empty()) return 0;
+  const std::string path = parse_mix(data.path)[0].path;
+  const MegatronCounts counts = write_megatron(
+      token_cache_of(text_source(data.dataset, path, data.text_column), *tokenizer, cache),
+      megatron);
+  fmt::print("wrote {0}.bin and {0}.idx: {1} documents, {2} tokens\n", megatron,
+             with_commas(counts.documents), with_commas(counts.tokens));
   return 0;
 }
 

@@ -9,6 +9,9 @@
 
 namespace tokamak::cli {
 
+inline constexpr const char* kTextColumnHelp =
+    "field of JSON lines or column of Parquet files that holds the text; a.b: member of one";
+
 /// Parses `args`; prints help and returns false if that was asked. Throws Error "tokamak VERB: ..."
 /// on bad words.
 bool parse(CLI::App& app, Args args);

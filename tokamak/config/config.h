@@ -75,6 +75,7 @@ struct LrSchedulerConfig {
 struct TrainingConfig {
   std::string dataset = "shakespeare";
   std::optional<std::string> dataset_path;
+  std::string text_column = "text";
   int64_t local_batch_size = 8;
   int64_t global_batch_size = -1;
   int64_t seq_len = 2048;

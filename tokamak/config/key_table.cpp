@@ -73,6 +73,7 @@ const Key kKeys[] = {
 
   TOK_KEY(training.dataset, "", "Kind of data: shakespeare, c4, c4_test, text, tokens, synthetic."),
   TOK_KEY(training.dataset_path, "path", "File or folder of the data, or a weighted mix: 0.7 A 0.3 B."),
+  TOK_KEY(training.text_column, "", "Field of JSON lines or column of Parquet files that holds the text (ours); a.b: member of one."),
   TOK_KEY(training.local_batch_size, ">=1", "Sequences of one data-parallel rank and microstep."),
   TOK_KEY(training.global_batch_size, ">=1 or -1", "Sequences of one step; -1: local_batch_size times the data-parallel ranks."),
   TOK_KEY(training.seq_len, ">=1", "Tokens of one sequence."),

@@ -204,8 +204,9 @@ bool is_packed(const std::filesystem::path& path) {
   return extension == ".gz" || extension == ".zst" || extension == ".zstd" || is_parquet(path);
 }
 
-std::unique_ptr<ByteStream> open_bytes(const std::filesystem::path& path) {
-  if (is_parquet(path)) return open_parquet_lines(path);
+std::unique_ptr<ByteStream> open_bytes(const std::filesystem::path& path,
+                                       const std::string& text_column) {
+  if (is_parquet(path)) return open_parquet_lines(open_local_file(path), text_column);
   if (!is_packed(path)) return std::make_unique<PlainStream>(path.string());
   if (lower_case(path.extension().string()) == ".gz")
     return std::make_unique<GzipStream>(path.string());

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <memory>
 #include <span>
+#include <string>
 
 namespace tokamak {
 
@@ -25,7 +26,9 @@ class ByteStream {
 /// files.
 bool is_packed(const std::filesystem::path& path);
 
-/// Throws Error naming the path if it cannot be opened.
-std::unique_ptr<ByteStream> open_bytes(const std::filesystem::path& path);
+/// Opens a file; `text_column` is the column that is read of a Parquet file. Throws Error naming
+/// the path if it cannot be opened.
+std::unique_ptr<ByteStream> open_bytes(const std::filesystem::path& path,
+                                       const std::string& text_column = "text");
 
 }  // namespace tokamak

@@ -113,7 +113,7 @@ TEST(JsonLines, NameFileLineAndFieldOfWhatIsWrong) {
       {"\n \n", "wanted JSON lines, got no text"},
       {first + R"({"text":null})", "line 2: wanted a string in the \"text\" field, got null"},
       {first + R"({"text":6})", "line 2: wanted a string in the \"text\" field, got a number"},
-      {first + R"({"text":["a"]})", "line 2: wanted a string in the \"text\" field, got an array"},
+      {first + R"({"text":[1]})", "line 2: wanted a string in the \"text\" field, got a number"},
       {first + R"({"body":"a", "url":1})", "line 2: no \"text\" field, only body, url"},
       {R"({"a\nb":1})", "line 1: no \"text\" field, only a"},
       {R"({"data":[{"text":"a"}]})", "line 1: no \"text\" field, only data"},
@@ -149,6 +149,31 @@ TEST(JsonLines, ChangeUnderARunIsNoticed) {
   TextPiece piece;
   EXPECT_TRUE(reader.next(piece));
   EXPECT_ERROR(reader.next(piece), "a.jsonl: the file has 13 bytes, it had 26 when the run began");
+}
+
+std::string text_of_column(const std::string& column, const std::string& value) {
+  JsonTextParser parser(column);
+  std::string padded = value;
+  padded.resize(value.size() + JsonTextParser::kPadding);
+  parser.parse(std::string_view(padded).substr(0, value.size()));
+  return std::string(parser.text("a.jsonl"));
+}
+
+TEST(JsonLines, ReadsTheColumnThatIsNamed) {
+  EXPECT_EQ(text_of_column("body", R"({"text": "no", "body": "yes"})"), "yes");
+  EXPECT_EQ(text_of_column("a.b", R"({"a": {"b": "inner"}, "a.b": "itself"})"), "itself");
+  EXPECT_EQ(text_of_column("a.b.c", R"({"a": {"b.c": "x"}})"), "x");
+  EXPECT_EQ(text_of_column("m.content", R"({"m": [{"content": "Why?"}, {"content": null}, {"x": 1},
+                                        {"content": ["Be", "cause."]}]})"),
+            "Why?\nBe\ncause.");
+  EXPECT_EQ(text_of_column("m.content", R"({"m": []})"), "");
+  EXPECT_EQ(text_of_column("m", R"({"m": ["a", null, "b"]})"), "a\nb");
+  EXPECT_ERROR(text_of_column("m.contents", R"({"m": [{"content": "Why?"}], "n": 1})"),
+               "a.jsonl: no \"m.contents\" field, only m, n; text_column names the one to read");
+  EXPECT_ERROR(text_of_column("m", R"({"m": [{"content": "Why?"}]})"),
+               "wanted a string in the \"m\" field, got an object");
+  EXPECT_ERROR(text_of_column("m", R"({"m": null})"),
+               "wanted a string in the \"m\" field, got null");
 }
 
 }  // namespace

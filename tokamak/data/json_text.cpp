@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
+#include <utility>
+#include <vector>
 
 #include <simdjson.h>
 
@@ -50,7 +52,7 @@ bool is_in_number_or_name(char c) {
 }
 
 // A number by JSON's grammar.
-bool is_number(std::string_view word) {
+bool is_json_number(std::string_view word) {
   size_t at = 0;
   const auto take = [&](char c) { return at < word.size() && word[at] == c && ++at > 0; };
   const auto take_digits = [&] {
@@ -72,7 +74,7 @@ bool is_number(std::string_view word) {
 std::string_view mended_word(std::string_view word) {
   const std::string_view size = word.substr(word.starts_with('-') ? 1 : 0);
   const bool is_special = size == "NaN" || size == "Infinity" || size == "Inf";
-  return is_special || is_number(word) ? std::string_view("0") : word;
+  return is_special || is_json_number(word) ? std::string_view("0") : word;
 }
 
 // Puts what simdjson takes in place of what it refuses and others write.
@@ -141,6 +143,8 @@ size_t JsonEnd::add(std::string_view part) {
 
 class JsonTextParser::Impl {
  public:
+  explicit Impl(std::string column) : column_(std::move(column)) {}
+
   bool parse(std::string_view value) {
     error_ = parser_.parse(value.data(), value.size(), false).get(document_);
     if (error_ == simdjson::SUCCESS || error_ == simdjson::UTF8_ERROR) return !error_;
@@ -151,7 +155,7 @@ class JsonTextParser::Impl {
     return error_ == simdjson::SUCCESS;
   }
 
-  std::string_view text(const std::string& where, bool allow_string) const {
+  std::string_view text(const std::string& where, bool allow_string) {
     TOK_REQUIRE(error_ == simdjson::SUCCESS,
                 "{}: wanted one JSON object per line, got invalid JSON: {}", where,
                 simdjson::error_message(error_));
@@ -159,30 +163,78 @@ class JsonTextParser::Impl {
     if (allow_string && document_.get(text) == simdjson::SUCCESS) return text;
     simdjson::dom::object object;
     TOK_REQUIRE(document_.get(object) == simdjson::SUCCESS,
-                "{}: wanted a JSON object with a \"text\" field, got {}", where,
+                "{}: wanted a JSON object with a \"{}\" field, got {}", where, column_,
                 kind_of(document_));
-    int count = 0;
-    simdjson::dom::element field;
-    for (const auto& [name, value] : object) {
-      if (name != "text") continue;
-      ++count;
-      field = value;
-    }
-    TOK_REQUIRE(count > 0, "{}: no \"text\" field, only {}", where, names_in(object));
-    TOK_REQUIRE(count == 1, "{}: wanted one \"text\" field, got {}", where, count);
-    TOK_REQUIRE(field.get(text) == simdjson::SUCCESS,
-                "{}: wanted a string in the \"text\" field, got {}", where, kind_of(field));
-    return text;
+    texts_.clear();
+    TOK_REQUIRE(add(object, column_, where),
+                "{}: no \"{}\" field, only {}; text_column names the one to read", where, column_,
+                names_in(object));
+    if (texts_.empty()) return {};
+    if (texts_.size() == 1) return texts_[0];
+    joined_ = texts_[0];
+    for (size_t i = 1; i < texts_.size(); ++i) (joined_ += '\n') += texts_[i];
+    return joined_;
   }
 
  private:
+  // Adds the strings that `column` names in the object; returns whether it has that member.
+  bool add(const simdjson::dom::object& object, std::string_view column, const std::string& where,
+           bool is_item = false) {
+    int count = 0;
+    simdjson::dom::element field;
+    for (const auto& [name, value] : object) {
+      if (name != column) continue;
+      ++count;
+      field = value;
+    }
+    TOK_REQUIRE(count < 2, "{}: wanted one \"{}\" field, got {}", where, column, count);
+    if (count == 1) {
+      add_strings(field, where, is_item);
+      return true;
+    }
+    for (size_t dot = column.find('.'); dot != std::string_view::npos;
+         dot = column.find('.', dot + 1)) {
+      for (const auto& [name, value] : object)
+        if (name == column.substr(0, dot) &&
+            add_members(value, column.substr(dot + 1), where, is_item))
+          return true;
+    }
+    return false;
+  }
+
+  bool add_members(simdjson::dom::element value, std::string_view column, const std::string& where,
+                   bool is_item) {
+    simdjson::dom::object object;
+    if (value.get(object) == simdjson::SUCCESS) return add(object, column, where, is_item);
+    simdjson::dom::array items;
+    if (value.get(items) != simdjson::SUCCESS) return false;
+    bool found = items.begin() == items.end();
+    for (const simdjson::dom::element item : items)
+      found = add_members(item, column, where, true) || found;
+    return found;
+  }
+
+  void add_strings(simdjson::dom::element field, const std::string& where, bool is_item) {
+    std::string_view text;
+    if (field.get(text) == simdjson::SUCCESS) return texts_.push_back(text);
+    if (is_item && field.is_null()) return;
+    simdjson::dom::array items;
+    TOK_REQUIRE(field.get(items) == simdjson::SUCCESS,
+                "{}: wanted a string in the \"{}\" field, got {}", where, column_, kind_of(field));
+    for (const simdjson::dom::element item : items) add_strings(item, where, true);
+  }
+
+  std::string column_;
   simdjson::dom::parser parser_;
   simdjson::dom::element document_;
   simdjson::error_code error_ = simdjson::EMPTY;
   std::string mended_;
+  std::vector<std::string_view> texts_;
+  std::string joined_;
 };
 
-JsonTextParser::JsonTextParser() : impl_(std::make_unique<Impl>()) {}
+JsonTextParser::JsonTextParser(std::string column)
+    : impl_(std::make_unique<Impl>(std::move(column))) {}
 
 JsonTextParser::~JsonTextParser() = default;
 
@@ -190,7 +242,7 @@ bool JsonTextParser::parse(std::string_view value) {
   return impl_->parse(value);
 }
 
-std::string_view JsonTextParser::text(const std::string& where, bool allow_string) const {
+std::string_view JsonTextParser::text(const std::string& where, bool allow_string) {
   return impl_->text(where, allow_string);
 }
 

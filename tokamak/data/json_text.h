@@ -1,4 +1,4 @@
-// Finds JSON values in a text and reads their `text` field.
+// Finds JSON values in a text and reads the field of them that holds a document.
 #pragma once
 
 #include <cstddef>
@@ -32,7 +32,8 @@ class JsonTextParser {
   /// Bytes that must be readable after a value.
   static const size_t kPadding;
 
-  JsonTextParser();
+  /// `column` names the field that is read, or a member "a.b" of one.
+  explicit JsonTextParser(std::string column);
   ~JsonTextParser();
 
   /// Returns whether `value` is one JSON value, as Python's json module reads it: NaN, Infinity and
@@ -40,9 +41,10 @@ class JsonTextParser {
   /// U+FFFD. REQUIRES: kPadding readable bytes after `value`.
   bool parse(std::string_view value);
 
-  /// Returns the field `text` of the object that was parsed, or the string itself if that is
-  /// allowed, valid until the next call. Throws Error "WHERE: ...", also if parsing failed.
-  std::string_view text(const std::string& where, bool allow_string = false) const;
+  /// Returns the column of the object that was parsed, or the string itself if that is allowed,
+  /// valid until the next call. Strings of arrays on the way to it are joined by line ends, without
+  /// nulls and items that lack it. Throws Error "WHERE: ...", also if parsing failed.
+  std::string_view text(const std::string& where, bool allow_string = false);
 
  private:
   class Impl;

@@ -29,6 +29,8 @@ struct DataOptions {
   std::string dataset;
   /// A file or folder, or a weighted mix "0.7 A 0.3 B"; unused by synthetic and shakespeare.
   std::string path = {};
+  /// The field of JSON lines, or the column of Parquet files, that holds the text.
+  std::string text_column = "text";
   int64_t seq_len = 0;
   /// Windows per optimizer step, over all ranks and microbatches.
   int64_t global_batch_size = 1;

@@ -97,8 +97,8 @@ std::unique_ptr<TokenSource> open_source(const DataOptions& options, const std::
   TOK_REQUIRE(options.tokenizer != nullptr, "dataset \"{}\" wants a tokenizer", options.dataset);
   TOK_REQUIRE(!options.cache_folder.empty(), "dataset \"{}\" wants a token cache folder",
               options.dataset);
-  return open_token_cache(text_source(options.dataset, path), *options.tokenizer,
-                          options.cache_folder);
+  return open_token_cache(text_source(options.dataset, path, options.text_column),
+                          *options.tokenizer, options.cache_folder);
 }
 
 std::optional<std::string> missing_data(const DataOptions& options) {
@@ -118,8 +118,9 @@ std::optional<std::string> missing_data(const DataOptions& options) {
                              ? ""
                              : fmt::format(", in the weighted mix \"{}\"", options.path));
     }
-    if (options.dataset.starts_with("c4") && !why_no_parquet().empty() && has_parquet(part.path))
-      return (parts.size() > 1 ? part.path + ": " : "") + why_no_parquet();
+    if (!options.dataset.starts_with("c4") || !has_parquet(part.path)) continue;
+    if (const std::string reason = why_no_parquet(); !reason.empty())
+      return (parts.size() > 1 ? part.path + ": " : "") + reason;
   }
   return std::nullopt;
 }

@@ -2,64 +2,61 @@
 
 #include <algorithm>
 #include <cstring>
+#include <exception>
+#include <mutex>
 #include <utility>
 
-#include <arrow/api.h>
-#include <arrow/io/file.h>
-#include <parquet/arrow/reader.h>
+#include <dlfcn.h>
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/json.h"
+#include "tokamak/core/own_library.h"
+#include "tokamak/data/parquet_module.h"
 
 namespace tokamak {
 namespace {
 
-constexpr int64_t kRowsAtOnce = 1024;
+constexpr const char* kLibrary = "libtokamak_parquet.so";
 
-// Rows of column "text", one batch after another.
+const TokamakParquetFunctions& load_parquet() {
+  const std::filesystem::path path = find_own_library(kLibrary);
+  TOK_REQUIRE(!path.empty(),
+              "Parquet files need {} beside the program or in lib/tokamak of its prefix, which a "
+              "build with Apache Arrow makes (tools/setup.sh build); or convert them into JSON "
+              "lines",
+              kLibrary);
+  void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+  TOK_REQUIRE(library != nullptr,
+              "Parquet files need Apache Arrow's C++ library, which cannot be loaded ({})",
+              dlerror());
+  void* symbol = dlsym(library, "tokamak_parquet_functions");
+  TOK_REQUIRE(symbol != nullptr, "{}: not of this build", path.string());
+  return *reinterpret_cast<decltype(&tokamak_parquet_functions)>(symbol)();
+}
+
+const TokamakParquetFunctions& parquet() {
+  static const TokamakParquetFunctions& functions = load_parquet();
+  return functions;
+}
+
 class ParquetLines final : public ByteStream {
  public:
-  explicit ParquetLines(std::string name) : name_(std::move(name)) {
-    auto file = arrow::io::ReadableFile::Open(name_);
-    require(file.status());
-    parquet::ReaderProperties properties;
-    properties.set_page_checksum_verification(true);  // where pages have one
-    parquet::arrow::FileReaderBuilder builder;
-    require(builder.Open(*file, properties));
-    auto made = builder.Build();
-    require(made.status());
-    reader_ = std::move(*made);
-    reader_->set_batch_size(kRowsAtOnce);
-    reader_->set_use_threads(false);
-    const parquet::FileMetaData& file_data = *reader_->parquet_reader()->metadata();
-    for (int i = 0; i < file_data.num_row_groups(); ++i)
-      rows_left_ += file_data.RowGroup(i)->num_rows();
-    TOK_REQUIRE(rows_left_ == file_data.num_rows(),
-                "{}: declares {} rows, but {} in its row groups: the file is damaged", name_,
-                file_data.num_rows(), rows_left_);
-    const auto& columns = *file_data.schema();
-    const int column = columns.ColumnIndex("text");
-    TOK_REQUIRE(column >= 0, "{}: wanted a column \"text\" of strings, there are {}", name_,
-                names_of(columns));
-    std::vector<int> groups(reader_->num_row_groups());
-    for (size_t i = 0; i < groups.size(); ++i) groups[i] = static_cast<int>(i);
-    auto batches = reader_->GetRecordBatchReader(groups, {column});
-    require(batches.status());
-    batches_ = std::move(*batches);
+  ParquetLines(std::unique_ptr<RandomFile> file, const std::string& column)
+      : file_(std::move(file)), column_(column), reader_(nullptr, parquet().close) {
+    const TokamakParquetFile given{.file = this, .size = file_->size(), .read_at = &read_at};
+    reader_.reset(parquet().open(&given, column.c_str()));
+    check();
   }
 
+  ParquetLines(const ParquetLines&) = delete;
+  ParquetLines& operator=(const ParquetLines&) = delete;
+
   size_t read(std::span<char> out) override {
-    while (at_ == lines_.size()) {
-      std::shared_ptr<arrow::RecordBatch> batch;
-      require(batches_->ReadNext(&batch));
-      rows_left_ -= batch == nullptr ? 0 : batch->num_rows();
-      TOK_REQUIRE(batch != nullptr || rows_left_ == 0,
-                  "{}: {} of its rows are missing in column \"text\": the file is damaged", name_,
-                  rows_left_);
-      if (batch == nullptr) return 0;
+    if (at_ == lines_.size()) {
       lines_.clear();
       at_ = 0;
-      add(*batch->column(0));
+      while (lines_.size() < kBytesAtOnce && add_line()) {
+      }
     }
     const size_t n = std::min(out.size(), lines_.size() - at_);
     std::memcpy(out.data(), lines_.data() + at_, n);
@@ -68,77 +65,64 @@ class ParquetLines final : public ByteStream {
   }
 
  private:
-  void require(const arrow::Status& status) const {
-    if (status.ok()) return;
-    const std::string& message = status.message();
-    fail("{}: {}", name_, message.substr(0, message.find('\n')));
-  }
+  static constexpr size_t kBytesAtOnce = size_t{1} << 18;
 
-  static std::string names_of(const parquet::SchemaDescriptor& columns) {
-    std::string names;
-    for (int i = 0; i < columns.group_node()->field_count(); ++i) {
-      if (i > 0) names += ", ";
-      names += columns.group_node()->field(i)->name();
-      if (columns.group_node()->field(i)->is_group()) names += " (nested)";
-    }
-    return names;
-  }
-
-  // Adds a line for each row of `texts`, or, where given, for each index of one.
-  void add(const arrow::Array& texts, const arrow::DictionaryArray* indices = nullptr) {
-    switch (texts.type_id()) {
-      case arrow::Type::STRING:
-      case arrow::Type::BINARY:
-        return add_all(static_cast<const arrow::BinaryArray&>(texts), indices);
-      case arrow::Type::LARGE_STRING:
-      case arrow::Type::LARGE_BINARY:
-        return add_all(static_cast<const arrow::LargeBinaryArray&>(texts), indices);
-      case arrow::Type::STRING_VIEW:
-      case arrow::Type::BINARY_VIEW:
-        return add_all(static_cast<const arrow::BinaryViewArray&>(texts), indices);
-      case arrow::Type::DICTIONARY: {
-        const auto& coded = static_cast<const arrow::DictionaryArray&>(texts);
-        if (coded.dictionary()->type_id() != arrow::Type::DICTIONARY)
-          return add(*coded.dictionary(), &coded);
-        [[fallthrough]];
-      }
-      default:
-        fail("{}: column \"text\": wanted strings, got {}", name_, texts.type()->ToString());
+  static int read_at(void* lines, int64_t offset, int64_t count, void* out) {
+    auto& self = *static_cast<ParquetLines*>(lines);
+    try {
+      self.file_->read_at(offset, {static_cast<std::byte*>(out), static_cast<size_t>(count)});
+      return 1;
+    } catch (...) {
+      const std::lock_guard lock(self.mutex_);
+      if (!self.failure_) self.failure_ = std::current_exception();
+      return 0;
     }
   }
 
-  template <class Array>
-  void add_all(const Array& texts, const arrow::DictionaryArray* indices) {
-    const int64_t rows = indices == nullptr ? texts.length() : indices->length();
-    for (int64_t i = 0; i < rows; ++i) {
-      const bool is_null = indices == nullptr ? texts.IsNull(i) : indices->IsNull(i);
-      const int64_t at = indices == nullptr || is_null ? i : indices->GetValueIndex(i);
-      const Json line{{"text", is_null ? std::string() : std::string(texts.GetView(at))}};
-      lines_ += line.dump(-1, ' ', false, Json::error_handler_t::replace);
-      lines_ += '\n';
+  bool add_line() {
+    const char* text = nullptr;
+    int64_t size = 0;
+    if (parquet().next(reader_.get(), &text, &size) == 0) {
+      check();
+      return false;
     }
+    const Json line{{column_, std::string(text, static_cast<size_t>(size))}};
+    lines_ += line.dump(-1, ' ', false, Json::error_handler_t::replace);
+    lines_ += '\n';
+    return true;
   }
 
-  std::string name_;
-  std::unique_ptr<parquet::arrow::FileReader> reader_;
-  std::shared_ptr<arrow::RecordBatchReader> batches_;
+  void check() {
+    const char* error = parquet().error(reader_.get());
+    if (error == nullptr) return;
+    const std::lock_guard lock(mutex_);
+    if (failure_) std::rethrow_exception(failure_);
+    fail("{}: {}", file_->name(), error);
+  }
+
+  std::unique_ptr<RandomFile> file_;
+  std::string column_;
+  std::mutex mutex_;
+  std::exception_ptr failure_;  // of the file
+  std::unique_ptr<void, void (*)(void*)> reader_;
   std::string lines_;
   size_t at_ = 0;
-  int64_t rows_left_ = 0;
 };
 
 }  // namespace
 
 std::string why_no_parquet() {
-  return {};
+  try {
+    parquet();
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
 }
 
-std::unique_ptr<ByteStream> open_parquet_lines(const std::filesystem::path& path) {
-  try {
-    return std::make_unique<ParquetLines>(path.string());
-  } catch (const parquet::ParquetException& error) {
-    fail("{}: {}", path.string(), error.what());
-  }
+std::unique_ptr<ByteStream> open_parquet_lines(std::unique_ptr<RandomFile> file,
+                                               const std::string& column) {
+  return std::make_unique<ParquetLines>(std::move(file), column);
 }
 
 }  // namespace tokamak

@@ -1,9 +1,11 @@
 #include "tokamak/data/parquet_lines.h"
 
+#include <atomic>
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <arrow/api.h>
@@ -61,19 +63,19 @@ void write(const std::string& path, const std::string& column,
   ASSERT_TRUE(file->Close().ok());
 }
 
-Texts read(const std::string& path) {
-  TextReader reader(TextFormat::kJsonLines,
-                    {{.path = path,
-                      .name = "a",
-                      .size = static_cast<int64_t>(std::filesystem::file_size(path))}});
+Texts read(const std::string& path, const std::string& column = "text") {
+  TextReader reader(
+      TextFormat::kJsonLines,
+      {{.path = path, .name = "a", .size = static_cast<int64_t>(std::filesystem::file_size(path))}},
+      column);
   Texts texts;
   for (TextPiece piece; reader.next(piece);) texts.emplace_back(piece.text);
   return texts;
 }
 
-std::string refusal_of(const std::string& path) {
+std::string refusal_of(const std::string& path, const std::string& column = "text") {
   try {
-    read(path);
+    read(path, column);
   } catch (const Error& error) {
     return error.what();
   }
@@ -97,6 +99,129 @@ TEST(ParquetLines, rows_of_all_groups_in_order_whatever_holds_them) {
         array_of<arrow::StringDictionary32Builder>(texts)}) {
     write(path, "text", array);
     EXPECT_EQ(read(path), want) << array->type()->ToString();
+  }
+}
+
+// Rows of {"role": ..., "content": ...}, of which the last has none, and of plain strings.
+std::shared_ptr<arrow::Array> some_chats() {
+  auto* pool = arrow::default_memory_pool();
+  const auto role = std::make_shared<arrow::StringBuilder>();
+  const auto content = std::make_shared<arrow::StringBuilder>();
+  const auto message = std::make_shared<arrow::StructBuilder>(
+      arrow::struct_({arrow::field("role", arrow::utf8()), arrow::field("content", arrow::utf8())}),
+      pool, std::vector<std::shared_ptr<arrow::ArrayBuilder>>{role, content});
+  arrow::ListBuilder chats(pool, message);
+  const auto add = [&](const char* who, const std::optional<std::string>& what) {
+    EXPECT_TRUE(message->Append().ok() && role->Append(who).ok());
+    EXPECT_TRUE((what ? content->Append(*what) : content->AppendNull()).ok());
+  };
+  EXPECT_TRUE(chats.Append().ok());
+  add("user", "Why?");
+  add("tool", std::nullopt);
+  add("assistant", "Because.");
+  EXPECT_TRUE(chats.Append().ok());
+  add("user", "Hm");
+  EXPECT_TRUE(chats.Append().ok() && chats.AppendNull().ok());
+  return chats.Finish().ValueOrDie();
+}
+
+TEST(ParquetLines, members_of_structs_and_lists_by_their_names) {
+  const TestFolder folder;
+  const std::string path = folder / "a.parquet";
+  write(path, "messages", some_chats());
+  EXPECT_EQ(read(path, "messages.content"), (Texts{"Why?\nBecause.", "Hm", "", ""}));
+  EXPECT_EQ(read(path, "messages.role"), (Texts{"user\ntool\nassistant", "user", "", ""}));
+  EXPECT_EQ(refusal_of(path),
+            path +
+                ": wanted a column \"text\" of strings, there are id, messages.role, "
+                "messages.content; text_column names the one to read");
+  EXPECT_EQ(refusal_of(path, "messages"), path +
+                                              ": column \"messages\": wanted strings, got "
+                                              "members; name one of messages.role, "
+                                              "messages.content");
+  EXPECT_NE(refusal_of(path, "messages.contents"), "");
+
+  arrow::ListBuilder sentences(arrow::default_memory_pool(),
+                               std::make_shared<arrow::StringBuilder>());
+  auto& sentence = static_cast<arrow::StringBuilder&>(*sentences.value_builder());
+  ASSERT_TRUE(sentences.Append().ok() && sentence.AppendValues({"One.", "Two."}).ok());
+  write(path, "a.b", sentences.Finish().ValueOrDie());
+  EXPECT_EQ(read(path, "a.b"), (Texts{"One.\nTwo."}));
+}
+
+class CountedFile final : public RandomFile {
+ public:
+  explicit CountedFile(const std::string& path) : file_(open_local_file(path)) {}
+
+  const std::string& name() const override { return file_->name(); }
+
+  int64_t size() const override { return file_->size(); }
+
+  void read_at(int64_t offset, std::span<std::byte> out) override {
+    if (++reads_ > most_reads) throw SystemError("the store is gone");
+    bytes_ += std::ssize(out);
+    file_->read_at(offset, out);
+  }
+
+  int reads() const { return reads_; }
+
+  int64_t bytes() const { return bytes_; }
+
+  int most_reads = 1000;
+
+ private:
+  std::unique_ptr<RandomFile> file_;
+  std::atomic<int> reads_{0};
+  std::atomic<int64_t> bytes_{0};
+};
+
+// Row groups that are near each other come in one read, and columns that are not wanted are left
+// out.
+TEST(ParquetLines, reads_few_ranges_of_a_file_and_its_column_alone) {
+  const TestFolder folder;
+  const std::string path = folder / "a.parquet";
+  Texts wide(8);
+  for (size_t i = 0; i < wide.size(); ++i)
+    wide[i] = std::string(size_t{3} << 20, static_cast<char>('a' + i));
+  const auto other = array_of<arrow::StringBuilder>(wide);
+  const auto texts = array_of<arrow::StringBuilder>({"a", "b", "c", "d", "e", "f", "g", "h"});
+  const auto table = arrow::Table::Make(
+      arrow::schema({arrow::field("text", arrow::utf8()), arrow::field("other", arrow::utf8())}),
+      {texts, other});
+  const auto file = arrow::io::FileOutputStream::Open(path).ValueOrDie();
+  const auto properties = parquet::WriterProperties::Builder().disable_dictionary()->build();
+  ASSERT_TRUE(
+      parquet::arrow::WriteTable(*table, arrow::default_memory_pool(), file, 4, properties).ok());
+  ASSERT_TRUE(file->Close().ok());
+
+  for (const auto& [column, most_reads, most_bytes] :
+       {std::tuple{"text", 4, int64_t{1} << 20}, std::tuple{"other", 3, int64_t{26} << 20}}) {
+    auto counted = std::make_unique<CountedFile>(path);
+    const CountedFile& seen = *counted;
+    const auto lines = open_parquet_lines(std::move(counted), column);
+    std::vector<char> out(1 << 20);
+    size_t size = 0;
+    for (size_t got = 1; got > 0; size += got) got = lines->read(out);
+    EXPECT_GT(size, column == std::string("text") ? 8U * 10 : 24U << 20U);
+    EXPECT_LE(seen.reads(), most_reads) << column;
+    EXPECT_LE(seen.bytes(), most_bytes) << column;
+  }
+}
+
+TEST(ParquetLines, what_a_file_throws_arrives_whole) {
+  const TestFolder folder;
+  const std::string path = folder / "a.parquet";
+  write(path, "text", array_of<arrow::StringBuilder>(some_texts()));
+  for (const int most_reads : {0, 1}) {
+    auto file = std::make_unique<CountedFile>(path);
+    file->most_reads = most_reads;
+    const auto read_all = [&] {
+      const auto lines = open_parquet_lines(std::move(file), "text");
+      std::vector<char> out(1 << 20);
+      while (lines->read(out) > 0) {
+      }
+    };
+    EXPECT_THROW(read_all(), SystemError) << most_reads;
   }
 }
 

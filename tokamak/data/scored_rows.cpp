@@ -9,7 +9,7 @@ namespace tokamak {
 
 ScoredRows::ScoredRows(const TextSource& text, const Tokenizer& tokenizer,
                        const ScoringOptions& options)
-    : reader_(std::in_place, text.format, text.files),
+    : reader_(std::in_place, text.format, text.files, text.column),
       tokenizer_(&tokenizer),
       options_(options),
       name_(text.name) {

@@ -43,7 +43,7 @@ inline std::string zstd(const std::string& text, bool with_checksum = false) {
 inline std::vector<std::string> read_all(const std::string& dataset, const std::string& path,
                                          TextPosition start = {}) {
   const auto format = dataset == "text" ? TextFormat::kPlain : TextFormat::kJsonLines;
-  TextReader reader(format, list_text_files(dataset, path).files, start);
+  TextReader reader(format, list_text_files(dataset, path).files, "text", start);
   std::vector<std::string> all;
   for (TextPiece piece; reader.next(piece);) all.push_back(piece.text);
   return all;

@@ -122,10 +122,10 @@ TextFiles list_plain_text(const fs::path& path) {
   return list;
 }
 
-bool begins_with_a_text(const SourceFile& file) {
+bool begins_with_a_text(const SourceFile& file, const std::string& column) {
   try {
     TextPiece piece;
-    return TextReader(TextFormat::kJsonLines, {file}).next(piece);
+    return TextReader(TextFormat::kJsonLines, {file}, column).next(piece);
   } catch (const Error&) {
     return false;
   }
@@ -158,18 +158,19 @@ TextFiles list_text_files(const std::string& dataset, const fs::path& path) {
   return dataset == "text" ? list_plain_text(path) : list_c4(dataset, path);
 }
 
-std::vector<SourceFile>::iterator part_json_lines(std::vector<SourceFile>& files) {
+std::vector<SourceFile>::iterator part_json_lines(std::vector<SourceFile>& files,
+                                                  const std::string& column) {
   const auto by_name = [](const SourceFile& file) { return is_json_lines(file.name); };
   const bool all = std::ranges::all_of(files, by_name);
   return std::stable_partition(files.begin(), files.end(), [&](const SourceFile& file) {
     if (!by_name(file)) return true;
-    return !all && file.path.extension() == ".json" && !begins_with_a_text(file);
+    return !all && file.path.extension() == ".json" && !begins_with_a_text(file, column);
   });
 }
 
-FilesByName list_by_name(const fs::path& path) {
+FilesByName list_by_name(const fs::path& path, const std::string& column) {
   std::vector<SourceFile> files = list_all(path);
-  const auto lines = part_json_lines(files);
+  const auto lines = part_json_lines(files, column);
   FilesByName list{.json_lines = {lines, files.end()}, .plain = {}};
   files.erase(lines, files.end());
   list.plain = is_folder(path) ? without_others(std::move(files))
@@ -180,9 +181,14 @@ FilesByName list_by_name(const fs::path& path) {
   return list;
 }
 
-TextReader::TextReader(TextFormat format, std::vector<SourceFile> files, TextPosition start,
-                       std::function<void()> skipped)
-    : format_(format), files_(std::move(files)), at_(start), skipped_(std::move(skipped)) {}
+TextReader::TextReader(TextFormat format, std::vector<SourceFile> files, const std::string& column,
+                       TextPosition start, std::function<void()> skipped)
+    : format_(format),
+      files_(std::move(files)),
+      column_(column),
+      at_(start),
+      skipped_(std::move(skipped)),
+      parser_(column) {}
 
 bool TextReader::next(TextPiece& piece) {
   while (at_.file < static_cast<int64_t>(files_.size())) {
@@ -194,7 +200,7 @@ bool TextReader::next(TextPiece& piece) {
 }
 
 void TextReader::open() {
-  stream_ = open_bytes(files_[at_.file].path);
+  stream_ = open_bytes(files_[at_.file].path, column_);
   begin_ = end_ = 0;
   at_end_ = false;
   look_at_front();

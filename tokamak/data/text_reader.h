@@ -34,7 +34,8 @@ TextFiles list_text_files(const std::string& dataset, const std::filesystem::pat
 
 /// Moves the files that hold JSON lines by their names behind the others, and returns the first. A
 /// bare *.json among files of other kinds counts if it begins with an object that has a text.
-std::vector<SourceFile>::iterator part_json_lines(std::vector<SourceFile>& files);
+std::vector<SourceFile>::iterator part_json_lines(std::vector<SourceFile>& files,
+                                                  const std::string& column);
 
 struct FilesByName {
   std::vector<SourceFile> json_lines;
@@ -42,7 +43,7 @@ struct FilesByName {
 };
 
 /// Lists all files under `path` by what their names say. Throws Error.
-FilesByName list_by_name(const std::filesystem::path& path);
+FilesByName list_by_name(const std::filesystem::path& path, const std::string& column);
 
 /// Where the next piece begins: the file, the byte of its unpacked content, the lines before it.
 struct TextPosition {
@@ -64,9 +65,10 @@ struct TextPiece {
 /// Holds about a megabyte, whatever the size of a file. Not thread-safe.
 class TextReader {
  public:
-  /// Calls `skipped` after each part of what it unpacks on its way to `start`.
-  TextReader(TextFormat format, std::vector<SourceFile> files, TextPosition start = {},
-             std::function<void()> skipped = {});
+  /// `column` names the field of JSON lines, or the column of Parquet files, that is read. Calls
+  /// `skipped` after each part of what it unpacks on its way to `start`.
+  TextReader(TextFormat format, std::vector<SourceFile> files, const std::string& column = "text",
+             TextPosition start = {}, std::function<void()> skipped = {});
 
   /// Reads the next piece; returns false after the last. Throws Error naming file and line.
   bool next(TextPiece& piece);
@@ -92,6 +94,7 @@ class TextReader {
 
   TextFormat format_;
   std::vector<SourceFile> files_;
+  std::string column_;
   TextPosition at_;
   std::function<void()> skipped_;
   std::unique_ptr<ByteStream> stream_;

@@ -182,6 +182,20 @@ MegatronIndex parse_megatron_index(std::span<const std::byte> bytes, std::string
   return index;
 }
 
+std::string megatron_header(TokenType type, int64_t num_sequences, int64_t num_document_ends) {
+  TOK_CHECK(type == TokenType::kU16 || type == TokenType::kI32);
+  const int64_t version = 1;
+  std::string header(kMegatronMagic);
+  const auto add = [&](int64_t number) {
+    header.append(reinterpret_cast<const char*>(&number), sizeof(number));
+  };
+  add(version);
+  header += static_cast<char>(type == TokenType::kU16 ? 8 : 4);
+  add(num_sequences);
+  add(num_document_ends);
+  return header;
+}
+
 bool is_llmc_data(std::span<const std::byte> bytes) {
   if (bytes.size() < 4) return false;
   const auto magic = load<int32_t>(bytes, 0);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -41,6 +42,10 @@ struct MegatronIndex {
 
 /// Throws Error that begins with `name` if the header, the counts or the positions are not sound.
 MegatronIndex parse_megatron_index(std::span<const std::byte> bytes, std::string_view name);
+
+/// Returns the first bytes of a .idx file, which the lengths of its sequences follow, their places
+/// in bytes, and the document ends. REQUIRES: `type` is kU16 or kI32.
+std::string megatron_header(TokenType type, int64_t num_sequences, int64_t num_document_ends);
 
 /// The header of an llm.c data shard: 256 int32, followed by tokens.
 struct LlmcHeader {

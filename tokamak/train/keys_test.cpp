@@ -18,8 +18,8 @@ namespace tokamak {
 namespace {
 
 std::string text_of_data(const DataOptions& d) {
-  return fmt::format("{} {} {} {} {} {} {} {} {} {}\n", d.dataset, d.path, d.seq_len,
-                     d.global_batch_size, d.first_row, d.num_rows, d.rows_per_batch,
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}\n", d.dataset, d.path, d.text_column,
+                     d.seq_len, d.global_batch_size, d.first_row, d.num_rows, d.rows_per_batch,
                      d.shuffle_seed.value_or(99), d.seed, d.most_windows.value_or(-1));
 }
 
@@ -171,6 +171,7 @@ const Effect kEffects[] = {
     {"lr_scheduler.min_lr_factor", {"0.1"}},
     {"training.dataset", {"c4", "c4_test", "c4_validation", "text", "tokens", "other"}},
     {"training.dataset_path", {"nowhere"}, {"--training.dataset=tokens"}},
+    {"training.text_column", {"body"}},
     {"training.local_batch_size", {"2"}},
     {"training.global_batch_size", {"8"}},
     {"training.seq_len", {"16"}},

@@ -45,6 +45,7 @@ void deal_rows(DataOptions& data, const MeshPlace& place, int64_t global, int64_
 DataOptions data_of(const Config& c, const ModelSpec& spec, const Tokenizer* tokenizer,
                     const MeshPlace& place) {
   DataOptions data{.dataset = c.training.dataset, .path = c.training.dataset_path.value_or("")};
+  data.text_column = c.training.text_column;
   data.seq_len = c.training.seq_len;
   const BatchSizes sizes = batch_sizes(c, place.degrees);
   deal_rows(data, place, sizes.global, sizes.microbatch);

@@ -168,11 +168,20 @@ bool CacheFolder::read_tokens(const CacheFiles& files, int64_t first,
 
 bool CacheFolder::is_sound(const CacheFiles& files, const CacheRecord& before,
                            const CacheRecord& record) const {
-  const auto tokens = part_of(files.tokens.get(), before.tokens * token_bytes_,
-                              record.tokens * token_bytes_, tokens_path());
+  return sound_chunk(files, before, record).has_value();
+}
+
+std::optional<CacheChunk> CacheFolder::sound_chunk(const CacheFiles& files,
+                                                   const CacheRecord& before,
+                                                   const CacheRecord& record) const {
+  auto tokens = part_of(files.tokens.get(), before.tokens * token_bytes_,
+                        record.tokens * token_bytes_, tokens_path());
   const auto ends =
       part_of(files.documents.get(), before.documents * 8, record.documents * 8, documents_path());
-  return tokens && ends && hash_chunk(*tokens, *ends) == record.chunk_hash;
+  if (!tokens || !ends || hash_chunk(*tokens, *ends) != record.chunk_hash) return std::nullopt;
+  CacheChunk chunk{.tokens = std::move(*tokens), .ends = std::vector<int64_t>(ends->size() / 8)};
+  std::memcpy(chunk.ends.data(), ends->data(), ends->size());
+  return chunk;
 }
 
 int64_t CacheFolder::number_in(const char* name) const {
@@ -210,17 +219,23 @@ int64_t CacheFolder::beats() const {
   return number_in(kBeat);
 }
 
-std::unique_ptr<CacheAppender> CacheAppender::try_open(const CacheFolder& folder, int64_t sound) {
-  make_folders(folder.path());
-  const fs::path path = folder.path() / "lock";
+std::optional<OwnedFd> CacheFolder::try_lock() const {
+  make_folders(folder_);
+  const fs::path path = folder_ / "lock";
   OwnedFd lock(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
   if (lock.get() < 0) throw_path_errno("cannot write token cache " + path.string());
   if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) {
-    if (errno == EWOULDBLOCK || errno == EINTR) return nullptr;
+    if (errno == EWOULDBLOCK || errno == EINTR) return std::nullopt;
     fail("{}: this filesystem has no file locks ({}); put the token cache on one that has",
          path.string(), std::strerror(errno));
   }
-  return std::unique_ptr<CacheAppender>(new CacheAppender(folder, std::move(lock), sound));
+  return lock;
+}
+
+std::unique_ptr<CacheAppender> CacheAppender::try_open(const CacheFolder& folder, int64_t sound) {
+  std::optional<OwnedFd> lock = folder.try_lock();
+  if (!lock) return nullptr;
+  return std::unique_ptr<CacheAppender>(new CacheAppender(folder, std::move(*lock), sound));
 }
 
 CacheAppender::CacheAppender(const CacheFolder& folder, OwnedFd lock, int64_t sound)
@@ -267,6 +282,12 @@ void CacheAppender::append(std::span<const int32_t> ids, bool ends) {
     at += unit;
   }
   if (ends) pending_ends_.push_back(tokens_);
+}
+
+void CacheAppender::append_chunk(const CacheChunk& chunk, int64_t shift) {
+  tokens_ += std::ssize(chunk.tokens) / folder_.token_bytes();
+  pending_tokens_.insert(pending_tokens_.end(), chunk.tokens.begin(), chunk.tokens.end());
+  for (const int64_t end : chunk.ends) pending_ends_.push_back(end + shift);
 }
 
 void CacheAppender::commit(const TextPosition& text, bool complete) {

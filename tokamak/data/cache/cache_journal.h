@@ -43,6 +43,12 @@ struct CacheFiles {
   OwnedFd documents;
 };
 
+/// The tokens between two records, and the numbers of tokens up to the ends of documents.
+struct CacheChunk {
+  std::vector<std::byte> tokens;
+  std::vector<int64_t> ends;
+};
+
 /// One cache folder. Functions throw SystemError when the machine fails.
 class CacheFolder {
  public:
@@ -67,9 +73,15 @@ class CacheFolder {
   /// Reads the raw ids from token `first` on; returns false if the file is shorter.
   bool read_tokens(const CacheFiles& files, int64_t first, std::span<std::byte> out) const;
 
-  /// Returns whether the chunk between two records has its hash.
+  /// Returns the chunk between two records, or nothing if it does not have its hash.
+  std::optional<CacheChunk> sound_chunk(const CacheFiles& files, const CacheRecord& before,
+                                        const CacheRecord& record) const;
   bool is_sound(const CacheFiles& files, const CacheRecord& before,
                 const CacheRecord& record) const;
+
+  /// Takes the folder's lock, which its writer holds; returns no file if another process or thread
+  /// has it. Throws Error if the folder cannot be written or its filesystem has no locks.
+  std::optional<OwnedFd> try_lock() const;
 
   /// Tells the writer, in whatever process it is, that `tokens` are wanted.
   void set_demand(int64_t tokens) const;
@@ -103,6 +115,9 @@ class CacheAppender {
 
   /// Adds tokens; `ends` closes the document.
   void append(std::span<const int32_t> ids, bool ends);
+
+  /// Adds a chunk of a cache to whose numbers of tokens `shift` is added here.
+  void append_chunk(const CacheChunk& chunk, int64_t shift);
 
   /// Returns the number of tokens appended since the last commit.
   int64_t uncommitted() const { return tokens_ - last_.tokens; }

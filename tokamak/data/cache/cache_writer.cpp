@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
-#include <future>
+#include <filesystem>
 #include <utility>
 
 #include "tokamak/core/file_call.h"
@@ -13,40 +13,31 @@ namespace {
 
 constexpr int64_t kAheadTokens = int64_t{4} << 20;
 constexpr int64_t kFirstCommit = 1 << 14;
-constexpr int64_t kLargestCommit = 1 << 20;
-constexpr size_t kBytesPerThread = size_t{1} << 18;
 constexpr auto kPoll = std::chrono::milliseconds(20);
 /// Processes that wait for tokens see them come.
 constexpr auto kLongestSilence = std::chrono::milliseconds(500);
 
 }  // namespace
 
-void encode_piece(const Tokenizer& tokenizer, const TextPiece& piece, std::vector<int32_t>& ids) {
-  ids.clear();
-  if (piece.begins && tokenizer.bos()) ids.push_back(*tokenizer.bos());
-  tokenizer.encode(piece.text, ids);
-  if (piece.ends && tokenizer.eos()) ids.push_back(*tokenizer.eos());
-}
-
-std::unique_ptr<CacheWriter> CacheWriter::try_start(const CacheFolder& folder, TextFormat format,
-                                                    const std::vector<SourceFile>& files,
+std::unique_ptr<CacheWriter> CacheWriter::try_start(const CacheFolder& folder,
+                                                    const TextSource& text,
                                                     const Tokenizer& tokenizer, int threads,
                                                     int64_t sound) {
   std::unique_ptr<CacheAppender> appender = CacheAppender::try_open(folder, sound);
   if (!appender || appender->last().complete) return nullptr;
   folder.clear_demand();
   return std::unique_ptr<CacheWriter>(
-      new CacheWriter(std::move(appender), folder, {format, files}, tokenizer, threads));
+      new CacheWriter(std::move(appender), folder, text, tokenizer, threads));
 }
 
 CacheWriter::CacheWriter(std::unique_ptr<CacheAppender> appender, CacheFolder folder,
-                         const Text& text, const Tokenizer& tokenizer, int threads)
+                         const TextSource& text, const Tokenizer& tokenizer, int threads)
     : appender_(std::move(appender)),
       folder_(std::move(folder)),
-      reader_(text.format, text.files, appender_->last().text, [this] { ++work_done_; }),
+      text_(text),
       tokenizer_(tokenizer),
       threads_(std::max(1, threads)),
-      committed_at_(std::chrono::steady_clock::now()),
+      helper_(folder_, text, tokenizer, threads_),
       thread_([this](const std::stop_token& stop) { run(stop); }),
       telling_([this](const std::stop_token& stop) { tell(stop); }) {}
 
@@ -84,13 +75,13 @@ void CacheWriter::check() const {
 
 void CacheWriter::run(const std::stop_token& stop) {
   try {
-    while (wait_for_demand(stop) && write_some()) {
-    }
+    write_parts(stop);
   } catch (...) {
     const std::lock_guard lock(mutex_);
     error_ = std::current_exception();
   }
   appender_.reset();
+  lock_.reset();
 }
 
 bool CacheWriter::wait_for_demand(const std::stop_token& stop) {
@@ -99,62 +90,67 @@ bool CacheWriter::wait_for_demand(const std::stop_token& stop) {
   std::unique_lock lock(mutex);
   for (;;) {
     if (stop.stop_requested()) {
-      appender_->commit(reader_.position(), false);
+      if (appender_->uncommitted() > 0) appender_->commit(chunks_->position(), false);
       return false;
     }
     const int64_t made = appender_->last().tokens + appender_->uncommitted();
     if (made < wanted_ + kAheadTokens || made < folder_.demand() + kAheadTokens) return true;
-    if (appender_->uncommitted() > 0) appender_->commit(reader_.position(), false);
+    if (appender_->uncommitted() > 0) appender_->commit(chunks_->position(), false);
     never.wait_for(lock, stop, kPoll, [] { return false; });
   }
 }
 
-bool CacheWriter::write_some() {
-  const bool more = gather();
-  encode();
-  ++work_done_;
-  for (size_t i = 0; i < pieces_.size(); ++i) appender_->append(ids_[i], pieces_[i].ends);
-  const int64_t enough = std::clamp(appender_->last().tokens / 8, kFirstCommit, kLargestCommit);
-  const bool is_time = appender_->uncommitted() > 0 &&
-                       std::chrono::steady_clock::now() - committed_at_ > kLongestSilence;
-  if (!more || is_time || appender_->uncommitted() >= enough) {
-    appender_->commit(reader_.position(), !more);
-    committed_at_ = std::chrono::steady_clock::now();
+void CacheWriter::write_parts(const std::stop_token& stop) {
+  const auto num_files = std::ssize(text_.files);
+  for (const CachePart& part : parts_of(text_.files)) {
+    if (part.end <= appender_->last().text.file) continue;
+    if (!write_part(part, part.end == num_files, stop)) return;
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_of(part, folder_).path(), ignored);
+    lock_.reset();
   }
-  return more;
+  if (!appender_->last().complete) appender_->commit({.file = num_files}, true);
+  std::error_code ignored;
+  std::filesystem::remove_all(folder_.path() / "parts", ignored);
 }
 
-bool CacheWriter::gather() {
-  const size_t room = kBytesPerThread * static_cast<size_t>(threads_);
-  pieces_.clear();
-  if (reader_error_) std::rethrow_exception(reader_error_);
-  try {
-    TextPiece piece;
-    for (size_t bytes = 0; bytes < room;) {
-      if (!reader_.next(piece)) return false;
-      bytes += piece.text.size() + 1;
-      pieces_.push_back(std::move(piece));
-    }
-  } catch (...) {
-    if (pieces_.empty()) throw;
-    reader_error_ = std::current_exception();
+// Returns whether the whole part is in the cache.
+bool CacheWriter::write_part(const CachePart& part, bool completes, const std::stop_token& stop) {
+  if (take_part(part, completes, stop)) return true;
+  if (!lock_) return false;
+  chunks_.emplace(text_, tokenizer_,
+                  ChunkOptions{.first_file = part.first,
+                               .num_files = part.end - part.first,
+                               .threads = threads_,
+                               .first_commit = kFirstCommit,
+                               .completes = completes},
+                  appender_->last().text, [this] { ++work_done_; });
+  bool more = true;
+  while (more && wait_for_demand(stop)) {
+    more = chunks_->add_to(*appender_);
+    ++work_done_;
   }
-  return true;
+  chunks_.reset();
+  return !more;
 }
 
-void CacheWriter::encode() {
-  ids_.resize(std::max(ids_.size(), pieces_.size()));
-  std::atomic<size_t> next{0};
-  const auto work = [&] {
-    for (size_t i = next++; i < pieces_.size(); i = next++) {
-      encode_piece(tokenizer_, pieces_[i], ids_[i]);
+// Takes over what other processes make of the part. Returns whether that is all of it; if it is
+// not, nobody makes the rest, and the part is locked, unless it was stopped.
+bool CacheWriter::take_part(const CachePart& part, bool completes, const std::stop_token& stop) {
+  std::mutex mutex;
+  std::condition_variable_any never;
+  std::unique_lock lock(mutex);
+  while (!lock_ && wait_for_demand(stop)) {
+    lock_ = folder_of(part, folder_).try_lock();
+    const PartState state = append_part(part, folder_, *appender_, completes);
+    if (state == PartState::kComplete) return true;
+    if (lock_ || state == PartState::kAppended || helper_.help()) {
+      ++work_done_;
+    } else {
+      never.wait_for(lock, stop, kPoll, [] { return false; });
     }
-  };
-  std::vector<std::future<void>> helpers;
-  const auto wanted = std::min(pieces_.size(), static_cast<size_t>(threads_));
-  for (size_t t = 1; t < wanted; ++t) helpers.push_back(std::async(std::launch::async, work));
-  work();
-  for (std::future<void>& helper : helpers) helper.get();
+  }
+  return false;
 }
 
 }  // namespace tokamak

@@ -2,31 +2,28 @@
 #pragma once
 
 #include <atomic>
-#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stop_token>
 #include <thread>
-#include <vector>
 
 #include "tokamak/data/cache/cache_journal.h"
-#include "tokamak/data/text_reader.h"
+#include "tokamak/data/cache/cache_parts.h"
+#include "tokamak/data/cache/text_chunks.h"
+#include "tokamak/data/cache/token_cache.h"
 #include "tokamak/tokenizer/tokenizer.h"
 
 namespace tokamak {
-
-/// Sets `ids` to those of the piece, with the tokenizer's ids of a document's begin and end.
-void encode_piece(const Tokenizer& tokenizer, const TextPiece& piece, std::vector<int32_t>& ids);
 
 /// Runs until the text ends, an error occurs or it is destroyed; then it frees the cache's lock.
 class CacheWriter {
  public:
   /// Takes the lock, or returns nothing if another writer has it. Tokens from `sound` on are made
   /// anew.
-  static std::unique_ptr<CacheWriter> try_start(const CacheFolder& folder, TextFormat format,
-                                                const std::vector<SourceFile>& files,
+  static std::unique_ptr<CacheWriter> try_start(const CacheFolder& folder, const TextSource& text,
                                                 const Tokenizer& tokenizer, int threads,
                                                 int64_t sound = INT64_MAX);
 
@@ -37,29 +34,23 @@ class CacheWriter {
   void check() const;
 
  private:
-  struct Text {
-    TextFormat format;
-    const std::vector<SourceFile>& files;
-  };
-
-  CacheWriter(std::unique_ptr<CacheAppender> appender, CacheFolder folder, const Text& text,
+  CacheWriter(std::unique_ptr<CacheAppender> appender, CacheFolder folder, const TextSource& text,
               const Tokenizer& tokenizer, int threads);
   void run(const std::stop_token& stop);
   void tell(const std::stop_token& stop);
-  bool write_some();
-  bool gather();
-  void encode();
+  void write_parts(const std::stop_token& stop);
+  bool write_part(const CachePart& part, bool completes, const std::stop_token& stop);
+  bool take_part(const CachePart& part, bool completes, const std::stop_token& stop);
   bool wait_for_demand(const std::stop_token& stop);
 
   std::unique_ptr<CacheAppender> appender_;
   CacheFolder folder_;
-  TextReader reader_;
+  const TextSource& text_;
   const Tokenizer& tokenizer_;
   int threads_;
-  std::chrono::steady_clock::time_point committed_at_;
-  std::vector<TextPiece> pieces_;
-  std::exception_ptr reader_error_;
-  std::vector<std::vector<int32_t>> ids_;
+  std::optional<TextChunks> chunks_;  // of the part that it tokenizes itself
+  std::optional<OwnedFd> lock_;       // of that part
+  PartHelper helper_;
   std::atomic<int64_t> wanted_{0};
   mutable std::mutex mutex_;
   std::exception_ptr error_;

@@ -28,17 +28,34 @@ uint64_t combined(std::initializer_list<uint64_t> parts) {
   return XXH3_64bits(parts.begin(), parts.size() * sizeof(uint64_t));
 }
 
+// Plain text has no columns.
+uint64_t hash_of_text(const TextSource& text) {
+  const uint64_t files = hash_files(text.files);
+  if (text.format == TextFormat::kPlain || text.column == "text") return files;
+  return combined({files, XXH3_64bits(text.column.data(), text.column.size())});
+}
+
+uint64_t hash_of_tokens(const TextSource& text, const Tokenizer& tokenizer) {
+  return combined(
+      {kFormatVersion, static_cast<uint64_t>(text.format), hash_of_text(text), tokenizer.hash()});
+}
+
+CacheFolder folder_of_tokens(uint64_t hash, const TextSource& text, const Tokenizer& tokenizer,
+                             const std::filesystem::path& parent) {
+  return {parent / fmt::format("{:016x}", combined({hash, hash_times(text.files)})),
+          tokenizer.vocab_size() <= 65536 ? 2 : 4};
+}
+
 class TokenCache final : public TokenSource {
  public:
   TokenCache(TextSource text, const Tokenizer& tokenizer, const std::filesystem::path& parent,
-             int threads)
+             int threads, bool helps)
       : text_(std::move(text)),
         tokenizer_(tokenizer),
         threads_(threads),
-        hash_(combined({kFormatVersion, static_cast<uint64_t>(text_.format),
-                        hash_files(text_.files), tokenizer.hash()})),
-        folder_(parent / fmt::format("{:016x}", combined({hash_, hash_times(text_.files)})),
-                tokenizer.vocab_size() <= 65536 ? 2 : 4) {
+        hash_(hash_of_tokens(text_, tokenizer)),
+        folder_(folder_of_tokens(hash_, text_, tokenizer, parent)) {
+    if (helps) helper_ = std::make_unique<PartHelper>(folder_, text_, tokenizer_, threads_);
     refresh();
   }
 
@@ -51,8 +68,7 @@ class TokenCache final : public TokenSource {
     while (tokens_ < end && !complete_) {
       refresh();
       if (tokens_ >= end || complete_) break;
-      ask_for(end);
-      never.wait_for(lock, stop, kPoll, [] { return false; });
+      if (!ask_for(end)) never.wait_for(lock, stop, kPoll, [] { return false; });
       if (stop.stop_requested()) throw Stopped();
     }
     return tokens_;
@@ -80,7 +96,7 @@ class TokenCache final : public TokenSource {
   // Before there is a cache, the first document speaks for the text.
   std::vector<int32_t> front(int64_t count) override {
     if (tokens_ > 0) return TokenSource::front(count);
-    TextReader reader(text_.format, text_.files);
+    TextReader reader(text_.format, text_.files, text_.column);
     TextPiece piece;
     std::vector<int32_t> ids;
     if (!reader.next(piece)) return ids;
@@ -183,8 +199,7 @@ class TokenCache final : public TokenSource {
   // Returns false where another process has the lock.
   bool start_writer(int64_t sound) {
     writer_.reset();
-    writer_ =
-        CacheWriter::try_start(folder_, text_.format, text_.files, tokenizer_, threads_, sound);
+    writer_ = CacheWriter::try_start(folder_, text_, tokenizer_, threads_, sound);
     return writer_ != nullptr;
   }
 
@@ -203,10 +218,16 @@ class TokenCache final : public TokenSource {
     return all > 0 ? static_cast<double>(read) / static_cast<double>(all) : 1.0;
   }
 
-  void ask_for(int64_t end) {
-    if (!writer_ && !start_writer(INT64_MAX)) return folder_.set_demand(end);
+  // Returns whether it has done some of the work itself meanwhile.
+  bool ask_for(int64_t end) {
+    if (!writer_ && !start_writer(INT64_MAX)) {
+      folder_.set_demand(end);
+      return helper_ && helper_->help();
+    }
+    helper_.reset();
     writer_->want(end);
     writer_->check();
+    return false;
   }
 
   TextSource text_;
@@ -223,6 +244,7 @@ class TokenCache final : public TokenSource {
   std::stop_token stop_;
   std::vector<std::byte> bytes_;
   std::unique_ptr<CacheWriter> writer_;
+  std::unique_ptr<PartHelper> helper_;  // while another process writes
 };
 
 std::vector<std::string> remarks_on_others(const TextFiles& list, const std::string& path) {
@@ -238,37 +260,44 @@ std::vector<std::string> remarks_on_others(const TextFiles& list, const std::str
 
 }  // namespace
 
-TextSource text_source(const std::string& dataset, const std::string& path) {
+TextSource text_source(const std::string& dataset, const std::string& path,
+                       const std::string& column) {
   const bool is_plain = dataset == "text";
   TextFiles list = list_text_files(dataset, path);
   std::vector<std::string> remarks = remarks_on_others(list, path);
   if (is_plain) {
     std::vector<SourceFile> files = list.files;
-    if (const auto json = part_json_lines(files); json != files.end())
+    if (const auto json = part_json_lines(files, column); json != files.end())
       remarks.push_back(fmt::format(
           "{}: {} of {} files are JSON lines by their names, such as {}: dataset \"text\" reads "
-          "them as plain text, with all their braces; \"c4\" reads their field \"text\"",
-          path, files.end() - json, files.size(), json->name));
+          "them as plain text, with all their braces; \"c4\" reads their field \"{}\"",
+          path, files.end() - json, files.size(), json->name, column));
   }
   return {.name = path,
           .format = is_plain ? TextFormat::kPlain : TextFormat::kJsonLines,
           .files = std::move(list.files),
+          .column = column,
           .remarks = std::move(remarks)};
 }
 
-std::vector<TextSource> text_sources_by_name(const std::string& path) {
-  const auto [lines, plain] = list_by_name(path);
-  return {{.name = path, .format = TextFormat::kJsonLines, .files = lines},
+std::vector<TextSource> text_sources_by_name(const std::string& path, const std::string& column) {
+  const auto [lines, plain] = list_by_name(path, column);
+  return {{.name = path, .format = TextFormat::kJsonLines, .files = lines, .column = column},
           {.name = path,
            .format = TextFormat::kPlain,
            .files = plain.files,
            .remarks = remarks_on_others(plain, path)}};
 }
 
+CacheFolder token_cache_of(const TextSource& text, const Tokenizer& tokenizer,
+                           const std::filesystem::path& cache_folder) {
+  return folder_of_tokens(hash_of_tokens(text, tokenizer), text, tokenizer, cache_folder);
+}
+
 std::unique_ptr<TokenSource> open_token_cache(TextSource text, const Tokenizer& tokenizer,
                                               const std::filesystem::path& cache_folder,
-                                              int threads) {
-  return std::make_unique<TokenCache>(std::move(text), tokenizer, cache_folder, threads);
+                                              int threads, bool helps) {
+  return std::make_unique<TokenCache>(std::move(text), tokenizer, cache_folder, threads, helps);
 }
 
 }  // namespace tokamak

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "tokamak/data/cache/cache_journal.h"
 #include "tokamak/data/loader.h"
 #include "tokamak/data/text_reader.h"
 #include "tokamak/data/token_source.h"
@@ -18,23 +19,32 @@ struct TextSource {
   std::string name;
   TextFormat format = TextFormat::kPlain;
   std::vector<SourceFile> files;
+  /// The field of JSON lines, or the column of Parquet files, that is read.
+  std::string column = "text";
   /// Lines for the user about files that are left out, or not read as their names say.
   std::vector<std::string> remarks = {};
 };
 
 /// Returns the text of one path of dataset c4, c4_test, c4_validation or text. Throws Error.
-TextSource text_source(const std::string& dataset, const std::string& path);
+TextSource text_source(const std::string& dataset, const std::string& path,
+                       const std::string& column = "text");
 
 /// Returns the text of a path with each file in the format that its name says: JSON lines, plain
 /// text or both. Throws Error.
-std::vector<TextSource> text_sources_by_name(const std::string& path);
+std::vector<TextSource> text_sources_by_name(const std::string& path,
+                                             const std::string& column = "text");
 
 /// Opens the cache of `text` in its own folder under `cache_folder`. While tokens are missing, a
 /// thread of the source writes them unless another process does. The writer keeps a few million
-/// tokens ahead of the readers. Throws Error.
+/// tokens ahead of the readers. While another process writes, the wait of a source that `helps`
+/// goes into tokenizing a later part of the text. Throws Error.
 std::unique_ptr<TokenSource> open_token_cache(TextSource text, const Tokenizer& tokenizer,
                                               const std::filesystem::path& cache_folder,
-                                              int threads = 1);
+                                              int threads = 1, bool helps = false);
+
+/// Returns the folder of a text's cache, as open_token_cache() has it.
+CacheFolder token_cache_of(const TextSource& text, const Tokenizer& tokenizer,
+                           const std::filesystem::path& cache_folder);
 
 /// Returns the folder that runs of this user share for token caches: "tokens" in cache_folder(), or
 /// `otherwise` where that cannot be written.
@@ -52,11 +62,12 @@ struct CacheProgress {
 };
 
 /// Completes the token caches of all text in `options` with `threads` threads (0 means one per
-/// core). Where another process is writing one, it waits for that. Calls `progress` about ten times
-/// per second; it may throw to stop. Finished work stays. Returns the remarks of the sources.
+/// core). Where another process is writing one, it waits for that or, if it `helps`, tokenizes
+/// parts of the text for it. Calls `progress` about ten times per second; it may throw to stop.
+/// Finished work stays. Returns the remarks of the sources.
 std::vector<std::string> build_token_cache(
     const DataOptions& options, int threads,
-    const std::function<void(const CacheProgress&)>& progress);
+    const std::function<void(const CacheProgress&)>& progress, bool helps = false);
 
 /// Throws Error where `training.epochs` has no meaning for the data.
 void check_epochs(const DataOptions& options);

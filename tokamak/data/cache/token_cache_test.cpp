@@ -324,7 +324,7 @@ TEST_F(TokenCache, TellsOfItsWayToItsPlaceInAPackedFile) {
   gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
   gzclose(file);
   int parts = 0;
-  TextReader reader(TextFormat::kJsonLines, list_text_files("c4", path).files,
+  TextReader reader(TextFormat::kJsonLines, list_text_files("c4", path).files, "text",
                     {.offset = std::ssize(text) - std::ssize(line)}, [&] { ++parts; });
   TextPiece piece;
   EXPECT_TRUE(reader.next(piece));

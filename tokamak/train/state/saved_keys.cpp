@@ -14,9 +14,10 @@ constexpr std::array<std::string_view, 5> kSections{"model.", "optimizer.", "lr_
                                                     "training.", "quantize."};
 // These keys of the sections above are left out: they name places, only bound time or memory, or
 // guard.
-constexpr std::array<std::string_view, 12> kOthers{"model.hf_assets_path",
+constexpr std::array<std::string_view, 13> kOthers{"model.hf_assets_path",
                                                    "model.tokenizer_path",
                                                    "training.dataset_path",
+                                                   "training.text_column",
                                                    "training.threads",
                                                    "training.grad_store",
                                                    "training.enable_cpu_offload",
