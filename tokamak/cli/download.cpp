@@ -9,7 +9,6 @@
 #include "tokamak/cli/words.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
-#include "tokamak/core/host.h"
 #include "tokamak/hub/model_hub.h"
 
 namespace tokamak::cli {
@@ -17,30 +16,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kEndpoint = "https://huggingface.co";
 constexpr double kMega = 1e6;
-
-std::string trimmed(std::string text) {
-  text.erase(text.find_last_not_of(" \t\r\n") + 1);
-  text.erase(0, text.find_first_not_of(" \t\r\n"));
-  return text;
-}
-
-// As Hugging Face's own tools look for it: HF_TOKEN, then the file that their login writes.
-std::string token_of(const std::string& word) {
-  if (!word.empty()) return word;
-  if (const std::string token = trimmed(environment_variable("HF_TOKEN")); !token.empty())
-    return token;
-  fs::path file = environment_variable("HF_TOKEN_PATH");
-  if (file.empty()) {
-    const std::string home = environment_variable("HF_HOME");
-    if (home.empty() && environment_variable("HOME").empty()) return {};
-    file = (home.empty() ? fs::path(environment_variable("HOME")) / ".cache/huggingface"
-                         : fs::path(home)) /
-           "token";
-  }
-  return path_exists(file) ? trimmed(read_file(file)) : "";
-}
 
 HubAssets assets_of(const std::vector<std::string>& words) {
   HubAssets assets;
@@ -94,19 +70,24 @@ class Display {
 
 int run_download(Args args) {
   CLI::App app(
-      "Downloads config, tokenizer and weights of a model from Hugging Face's hub or one that\n"
-      "speaks its interface. A download that was cut goes on where it stopped; sizes and hashes\n"
+      "Downloads config, tokenizer and weights of a model, or the files of a dataset, from "
+      "Hugging\n"
+      "Face's hub or one that speaks its interface. A download that was cut goes on where it "
+      "stopped; sizes and hashes\n"
       "are checked. The token may also be in HF_TOKEN or where Hugging Face's login puts it.",
       "tokamak download");
   std::string repository;
   std::string folder;
   std::string revision = "main";
   std::string token;
-  std::string endpoint = environment_variable("HF_ENDPOINT");
-  if (endpoint.empty()) endpoint = kEndpoint;
+  std::string endpoint = hub_endpoint();
+  bool is_dataset = false;
   std::vector<std::string> assets{"all"};
-  app.add_option("repository", repository, "OWNER/NAME")->required();
-  app.add_option("--output,-o", folder, "the folder to fill; default: assets/hf/NAME");
+  app.add_option("repository", repository, "OWNER/NAME; of a dataset also OWNER/NAME#FOLDER")
+      ->required();
+  app.add_flag("--dataset", is_dataset, "the repository is a dataset");
+  app.add_option("--output,-o", folder,
+                 "the folder to fill; default: assets/hf/NAME, of a dataset data/NAME");
   app.add_option("--revision", revision, "a branch, tag or commit")->capture_default_str();
   app.add_option("--assets", assets, "config, tokenizer, weights or all")
       ->delimiter(',')
@@ -115,17 +96,23 @@ int run_download(Args args) {
   app.add_option("--endpoint", endpoint, "the hub's address; HF_ENDPOINT sets it too")
       ->capture_default_str();
   if (!parse(app, args)) return 0;
+  const size_t hash = is_dataset ? repository.find('#') : std::string::npos;
+  const std::string part = hash == std::string::npos ? "" : repository.substr(hash + 1);
+  repository.resize(std::min(hash, repository.size()));
   const size_t slash = repository.find('/');
   TOK_REQUIRE(slash != std::string::npos && slash > 0 && slash + 1 < repository.size() &&
                   repository.find('/', slash + 1) == std::string::npos &&
                   repository.find("..") == std::string::npos,
               "{}: wanted a repository OWNER/NAME", repository);
   const fs::path to =
-      folder.empty() ? fs::path("assets/hf") / repository.substr(slash + 1) : fs::path(folder);
+      folder.empty() ? fs::path(is_dataset ? "data" : "assets/hf") / repository.substr(slash + 1)
+                     : fs::path(folder);
 
-  ModelHub hub(endpoint, token_of(token));
-  const HubSnapshot snapshot = hub.snapshot(repository, revision);
-  const std::vector<HubFile> files = choose_files(snapshot, assets_of(assets));
+  ModelHub hub(endpoint, token.empty() ? hub_token() : token,
+               is_dataset ? HubKind::kDataset : HubKind::kModel);
+  const HubSnapshot snapshot = hub.snapshot(repository, revision, part);
+  const std::vector<HubFile> files =
+      is_dataset ? snapshot.files : choose_files(snapshot, assets_of(assets));
   make_folders(to);
   for (const HubFile& file : files) {
     Display display(file.path, file.size);

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
+#include <cstring>
+#include <future>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include <unistd.h>
 #include <zlib.h>
 #include <zstd.h>
 
@@ -21,24 +21,75 @@ namespace {
 
 class PlainStream final : public ByteStream {
  public:
-  explicit PlainStream(std::string name) : name_(std::move(name)), fd_(open_regular_file(name_)) {}
+  explicit PlainStream(std::unique_ptr<RandomFile> file) : file_(std::move(file)) {}
 
   size_t read(std::span<char> out) override {
-    ssize_t count = 0;
-    do {
-      count = ::read(fd_.get(), out.data(), out.size());
-    } while (count < 0 && errno == EINTR);
-    if (count < 0) throw_errno("read " + name_);
+    const auto count = std::min(std::ssize(out), file_->size() - at_);
+    if (count <= 0) return 0;
+    file_->read_at(at_, std::as_writable_bytes(out.first(static_cast<size_t>(count))));
+    at_ += count;
     return static_cast<size_t>(count);
   }
 
-  void skip(int64_t count) override {
-    if (::lseek(fd_.get(), count, SEEK_CUR) < 0) throw_errno("seek " + name_);
-  }
+  void skip(int64_t count) override { at_ += count; }
 
  private:
-  std::string name_;
-  OwnedFd fd_;
+  std::unique_ptr<RandomFile> file_;
+  int64_t at_ = 0;
+};
+
+// A file far away, which is read in blocks that answer for the time of a request, one ahead.
+class FarStream final : public ByteStream {
+ public:
+  explicit FarStream(std::unique_ptr<RandomFile> file) : file_(std::move(file)) {}
+
+  size_t read(std::span<char> out) override {
+    if (at_ >= file_->size() || out.empty()) return 0;
+    if (at_ < begin_ || at_ >= begin_ + std::ssize(block_)) take_block();
+    const auto inside = static_cast<size_t>(at_ - begin_);
+    const size_t count = std::min(out.size(), block_.size() - inside);
+    std::memcpy(out.data(), block_.data() + inside, count);
+    at_ += static_cast<int64_t>(count);
+    return count;
+  }
+
+  void skip(int64_t count) override { at_ += count; }
+
+ private:
+  static constexpr int64_t kBlock = int64_t{4} << 20;
+
+  void take_block() {
+    if (next_.valid()) {
+      std::vector<char> read = next_.get();
+      if (at_ == next_begin_) {
+        begin_ = next_begin_;
+        block_ = std::move(read);
+        return start_next();
+      }
+    }
+    begin_ = at_;
+    block_ = block_at(at_);
+    start_next();
+  }
+
+  std::vector<char> block_at(int64_t begin) {
+    std::vector<char> block(static_cast<size_t>(std::min(kBlock, file_->size() - begin)));
+    file_->read_at(begin, std::as_writable_bytes(std::span(block)));
+    return block;
+  }
+
+  void start_next() {
+    next_begin_ = begin_ + std::ssize(block_);
+    if (next_begin_ >= file_->size()) return;
+    next_ = std::async(std::launch::async, [this, begin = next_begin_] { return block_at(begin); });
+  }
+
+  std::unique_ptr<RandomFile> file_;
+  int64_t at_ = 0;
+  int64_t begin_ = 0;
+  std::vector<char> block_;
+  int64_t next_begin_ = 0;
+  std::future<std::vector<char>> next_;  // last: its end waits for a read of the file
 };
 
 // Text packs 3 to 20 times; what unpacks to this many times its size is made to fill a disk or an
@@ -55,14 +106,14 @@ void refuse_bomb(const std::string& name, int64_t packed, int64_t unpacked) {
 // The bytes of a packed file, counted before and after they are unpacked.
 class PackedFile {
  public:
-  PackedFile(std::string name, const char* format)
-      : name_(std::move(name)), format_(format), file_(name_), bytes_(size_t{1} << 17) {}
+  PackedFile(std::string name, std::unique_ptr<ByteStream> file, const char* format)
+      : name_(std::move(name)), format_(format), file_(std::move(file)), bytes_(size_t{1} << 17) {}
 
   const std::string& name() const { return name_; }
 
   /// Returns the next bytes, none at the end of the file, where `is_inside` throws.
   std::span<char> next(bool is_inside) {
-    const size_t count = file_.read(bytes_);
+    const size_t count = file_->read(bytes_);
     packed_ += static_cast<int64_t>(count);
     TOK_REQUIRE(count > 0 || !is_inside, "{}: the {} data end too early (a cut file?)", name_,
                 format_);
@@ -78,7 +129,7 @@ class PackedFile {
  private:
   std::string name_;
   const char* format_;
-  PlainStream file_;
+  std::unique_ptr<ByteStream> file_;
   std::vector<char> bytes_;
   int64_t packed_ = 0;
   int64_t unpacked_ = 0;
@@ -88,7 +139,8 @@ class PackedFile {
 // a member with a damaged front for the end of the data.
 class GzipStream final : public ByteStream {
  public:
-  explicit GzipStream(const std::string& name) : file_(name, "gzip") {
+  GzipStream(std::string name, std::unique_ptr<ByteStream> file)
+      : file_(std::move(name), std::move(file), "gzip") {
     constexpr int kGzipOnly = 16;
     TOK_CHECK(inflateInit2(&stream_, kGzipOnly + MAX_WBITS) == Z_OK);
   }
@@ -145,8 +197,8 @@ class GzipStream final : public ByteStream {
 
 class ZstdStream final : public ByteStream {
  public:
-  explicit ZstdStream(const std::string& name)
-      : file_(name, "zstd"), stream_(ZSTD_createDStream()) {
+  ZstdStream(std::string name, std::unique_ptr<ByteStream> file)
+      : file_(std::move(name), std::move(file), "zstd"), stream_(ZSTD_createDStream()) {
     TOK_CHECK(stream_ != nullptr);
   }
 
@@ -204,13 +256,26 @@ bool is_packed(const std::filesystem::path& path) {
   return extension == ".gz" || extension == ".zst" || extension == ".zstd" || is_parquet(path);
 }
 
+std::unique_ptr<ByteStream> open_bytes(std::unique_ptr<RandomFile> file,
+                                       const std::string& text_column, bool is_far) {
+  std::string name = file->name();
+  const std::filesystem::path path(name);
+  if (is_parquet(path)) return open_parquet_lines(std::move(file), text_column);
+  std::unique_ptr<ByteStream> bytes;
+  if (is_far) {
+    bytes = std::make_unique<FarStream>(std::move(file));
+  } else {
+    bytes = std::make_unique<PlainStream>(std::move(file));
+  }
+  if (!is_packed(path)) return bytes;
+  if (lower_case(path.extension().string()) == ".gz")
+    return std::make_unique<GzipStream>(std::move(name), std::move(bytes));
+  return std::make_unique<ZstdStream>(std::move(name), std::move(bytes));
+}
+
 std::unique_ptr<ByteStream> open_bytes(const std::filesystem::path& path,
                                        const std::string& text_column) {
-  if (is_parquet(path)) return open_parquet_lines(open_local_file(path), text_column);
-  if (!is_packed(path)) return std::make_unique<PlainStream>(path.string());
-  if (lower_case(path.extension().string()) == ".gz")
-    return std::make_unique<GzipStream>(path.string());
-  return std::make_unique<ZstdStream>(path.string());
+  return open_bytes(open_local_file(path), text_column);
 }
 
 }  // namespace tokamak

@@ -8,6 +8,8 @@
 #include <span>
 #include <string>
 
+#include "tokamak/core/random_file.h"
+
 namespace tokamak {
 
 class ByteStream {
@@ -26,8 +28,14 @@ class ByteStream {
 /// files.
 bool is_packed(const std::filesystem::path& path);
 
-/// Opens a file; `text_column` is the column that is read of a Parquet file. Throws Error naming
-/// the path if it cannot be opened.
+/// Reads a file from the front, by its name as it is packed; `text_column` is the column that is
+/// read of a Parquet file. `is_far`: blocks of 4 MiB are read one ahead by another thread. Throws
+/// Error naming the file.
+std::unique_ptr<ByteStream> open_bytes(std::unique_ptr<RandomFile> file,
+                                       const std::string& text_column = "text",
+                                       bool is_far = false);
+
+/// Opens a file of this machine so. Throws Error naming the path if it cannot be opened.
 std::unique_ptr<ByteStream> open_bytes(const std::filesystem::path& path,
                                        const std::string& text_column = "text");
 

@@ -6,6 +6,9 @@
 #include <xxhash.h>
 
 #include "tokamak/core/error.h"
+#include "tokamak/core/file.h"
+#include "tokamak/core/names.h"
+#include "tokamak/hub/file_store.h"
 
 namespace tokamak {
 namespace {
@@ -49,6 +52,7 @@ void add_part(Hash& hash, std::ifstream& in, const SourceFile& file, int64_t fir
 }
 
 void add_contents(Hash& hash, const SourceFile& file) {
+  if (!file.tag.empty()) return hash.add(file.tag);
   std::ifstream in(file.path, std::ios::binary);
   if (!in) throw_path_errno("cannot open " + file.path.string());
   if (file.size <= kWholeBytes) return add_part(hash, in, file, 0, file.size);
@@ -80,10 +84,41 @@ bool is_loop(const fs::directory_entry& entry) {
                       target.end();
 }
 
+std::vector<SourceFile> list_stored(const std::string& address,
+                                    const std::function<bool(const std::string&)>& wanted) {
+  std::vector<StoredFile> found = list_stored_files(address);
+  const bool is_file = found.size() == 1 && !is_source_folder(address);
+  std::vector<SourceFile> files;
+  for (StoredFile& file : found) {
+    const fs::path name(file.name);
+    const bool shows = std::ranges::none_of(name, is_hidden);
+    if (!is_file && !(shows && wanted(name.filename().string()))) continue;
+    files.push_back({.path = std::move(file.address),
+                     .name = std::move(file.name),
+                     .size = file.size,
+                     .tag = std::move(file.tag)});
+  }
+  return files;
+}
+
 }  // namespace
+
+bool is_source_folder(const fs::path& path) {
+  if (!is_stored(path.string())) return is_folder(path);
+  constexpr std::string_view kFiles[] = {".json", ".jsonl", ".ndjson", ".gz",     ".zst",
+                                         ".zstd", ".txt",   ".md",     ".parquet"};
+  return std::ranges::find(kFiles, lower_case(path.extension().string())) == std::end(kFiles);
+}
+
+std::unique_ptr<RandomFile> open_source_file(const SourceFile& file) {
+  if (file.tag.empty()) return open_local_file(file.path);
+  return open_stored_file(
+      {.address = file.path.string(), .name = file.name, .size = file.size, .tag = file.tag});
+}
 
 std::vector<SourceFile> list_files(const fs::path& path,
                                    const std::function<bool(const std::string&)>& wanted) {
+  if (is_stored(path.string())) return list_stored(path.string(), wanted);
   std::error_code code;
   const fs::file_status status = fs::status(path, code);
   TOK_REQUIRE(fs::exists(status), "no such file or folder: {}", path.string());
@@ -120,7 +155,7 @@ uint64_t hash_files(const std::vector<SourceFile>& files) {
 uint64_t hash_times(const std::vector<SourceFile>& files) {
   Hash hash;
   for (const SourceFile& file : files) {
-    if (file.size <= kWholeBytes) continue;
+    if (file.size <= kWholeBytes || !file.tag.empty()) continue;
     std::error_code code;
     hash.add(int64_t{fs::last_write_time(file.path, code).time_since_epoch().count()});
   }

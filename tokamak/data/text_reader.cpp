@@ -57,7 +57,7 @@ TextFiles list_c4(const std::string& dataset, const fs::path& path) {
   TextFiles list{.files = list_files(has_english ? english : path, is_named_json_lines),
                  .others = {}};
   std::vector<SourceFile>& files = list.files;
-  if (is_folder(path)) {
+  if (is_source_folder(path)) {
     const auto others =
         std::stable_partition(files.begin(), files.end(),
                               [](const SourceFile& file) { return is_json_lines(file.name); });
@@ -78,9 +78,9 @@ TextFiles list_c4(const std::string& dataset, const fs::path& path) {
 }
 
 // Formats of pictures, archives and programs have a zero byte early, and UTF-8 has none.
-bool is_plain_text(const fs::path& path) {
-  if (is_parquet(path)) return false;
-  const auto stream = open_bytes(path);
+bool is_plain_text(const SourceFile& file) {
+  if (is_parquet(file.path)) return false;
+  const auto stream = open_bytes(open_source_file(file));
   std::vector<char> bytes(kLookedAtBytes);
   for (size_t left = bytes.size(), got = 1; left > 0 && got > 0; left -= got) {
     got = stream->read(std::span(bytes).first(left));
@@ -100,8 +100,7 @@ std::vector<SourceFile> list_all(const fs::path& path) {
 }
 
 TextFiles without_others(std::vector<SourceFile> files) {
-  const auto others = std::stable_partition(
-      files.begin(), files.end(), [](const SourceFile& file) { return is_plain_text(file.path); });
+  const auto others = std::stable_partition(files.begin(), files.end(), is_plain_text);
   TextFiles list{.files = {}, .others = {others, files.end()}};
   files.erase(others, files.end());
   list.files = std::move(files);
@@ -111,7 +110,7 @@ TextFiles without_others(std::vector<SourceFile> files) {
 // The only file that was named is not left out: reading it says what is wrong with it.
 TextFiles list_plain_text(const fs::path& path) {
   std::vector<SourceFile> files = list_all(path);
-  if (!is_folder(path)) {
+  if (!is_source_folder(path)) {
     TOK_REQUIRE(!is_parquet(path), "{}: wanted plain text; dataset c4 reads Parquet files",
                 path.string());
     return {.files = std::move(files), .others = {}};
@@ -173,8 +172,8 @@ FilesByName list_by_name(const fs::path& path, const std::string& column) {
   const auto lines = part_json_lines(files, column);
   FilesByName list{.json_lines = {lines, files.end()}, .plain = {}};
   files.erase(lines, files.end());
-  list.plain = is_folder(path) ? without_others(std::move(files))
-                               : TextFiles{.files = std::move(files), .others = {}};
+  list.plain = is_source_folder(path) ? without_others(std::move(files))
+                                      : TextFiles{.files = std::move(files), .others = {}};
   TOK_REQUIRE(!list.json_lines.empty() || !list.plain.files.empty(),
               "{}: wanted text, got none in {} files such as {}", path.string(),
               list.plain.others.size(), list.plain.others.front().name);
@@ -200,7 +199,8 @@ bool TextReader::next(TextPiece& piece) {
 }
 
 void TextReader::open() {
-  stream_ = open_bytes(files_[at_.file].path, column_);
+  const SourceFile& file = files_[at_.file];
+  stream_ = open_bytes(open_source_file(file), column_, !file.tag.empty());
   begin_ = end_ = 0;
   at_end_ = false;
   look_at_front();

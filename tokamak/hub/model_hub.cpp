@@ -7,6 +7,7 @@
 
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/core/host.h"
 #include "tokamak/core/json.h"
 #include "tokamak/core/names.h"
 #include "tokamak/hub/digest.h"
@@ -175,9 +176,10 @@ std::string checked_endpoint(const std::string& given) {
 
 }  // namespace
 
-ModelHub::ModelHub(const std::string& endpoint, const std::string& token)
+ModelHub::ModelHub(const std::string& endpoint, const std::string& token, HubKind kind)
     : endpoint_(checked_endpoint(endpoint)),
       has_token_(!token.empty()),
+      kind_(kind),
       client_(token, endpoint_.substr(0, endpoint_.find('/', endpoint_.find("//") + 2))) {}
 
 HttpReply ModelHub::get_json(const std::string& repository, const std::string& url) {
@@ -186,15 +188,26 @@ HttpReply ModelHub::get_json(const std::string& repository, const std::string& u
   return reply;
 }
 
-HubSnapshot ModelHub::snapshot(const std::string& repository, const std::string& revision) {
-  const std::string base = fmt::format("{}/api/models/{}", endpoint_, url_path(repository));
+std::string ModelHub::address_of(const std::string& repository, const std::string& commit,
+                                 const std::string& path) const {
+  return fmt::format("{}/{}{}/resolve/{}/{}", endpoint_,
+                     kind_ == HubKind::kDataset ? "datasets/" : "", url_path(repository),
+                     url_path(commit), url_path(path));
+}
+
+HubSnapshot ModelHub::snapshot(const std::string& repository, const std::string& revision,
+                               const std::string& folder) {
+  const std::string base =
+      fmt::format("{}/api/{}/{}", endpoint_, kind_ == HubKind::kDataset ? "datasets" : "models",
+                  url_path(repository));
   std::string url = fmt::format("{}/revision/{}", base, url_path(revision));
   HubSnapshot found{.repository = repository};
   found.commit =
       json_member<std::string>(parse_json(get_json(repository, url).body, url), "sha", url);
   TOK_REQUIRE(!has_control(found.commit) && found.commit.size() <= kLongestName,
               "{}: the hub names a commit \"{}\"", repository, printable(found.commit));
-  url = fmt::format("{}/tree/{}?recursive=true", base, url_path(found.commit));
+  url = fmt::format("{}/tree/{}{}{}?recursive=true", base, url_path(found.commit),
+                    folder.empty() ? "" : "/", url_path(folder));
   for (int pages = 0; !url.empty(); ++pages) {
     TOK_REQUIRE(pages < kMostPages, "{}: the hub lists its files on more than {} pages", repository,
                 kMostPages);
@@ -211,9 +224,7 @@ bool ModelHub::download(const HubSnapshot& snapshot, const HubFile& file, const 
   const fs::path target = folder / file.path;
   if (path_exists(target) && is_whole(target, file)) return false;
   make_folders(target.parent_path());
-  const std::string url =
-      fmt::format("{}/{}/resolve/{}/{}", endpoint_, url_path(snapshot.repository),
-                  url_path(snapshot.commit), url_path(file.path));
+  const std::string url = address_of(snapshot.repository, snapshot.commit, file.path);
   PartFile part(target, file);
   while (part.here() < file.size || !path_exists(part.path())) {
     const int64_t before = part.here();
@@ -248,6 +259,54 @@ bool ModelHub::download(const HubSnapshot& snapshot, const HubFile& file, const 
   }
   rename_durably(part.path(), target);
   return true;
+}
+
+void ModelHub::read(const std::string& repository, const std::string& commit,
+                    const std::string& path, int64_t offset, std::span<std::byte> out) {
+  const std::string url = address_of(repository, commit, path);
+  const HttpReply reply = with_patience(url, [&] {
+    size_t here = 0;
+    HttpReply tried = client_.send(
+        {.url = url, .from = offset, .to = offset + std::ssize(out)}, [&](int status, auto bytes) {
+          TOK_REQUIRE(status == 206 || offset == 0, "{}: the hub does not send parts of files",
+                      printable(url));
+          // A server that ignores ranges sends the whole file.
+          const size_t count = std::min(bytes.size(), out.size() - here);
+          std::copy_n(bytes.begin(), count, out.begin() + static_cast<std::ptrdiff_t>(here));
+          here += count;
+        });
+    const bool is_success = tried.status == 200 || tried.status == 206;
+    if (is_success && here < out.size()) {
+      tried.status = 0;
+      tried.broken = fmt::format("{} of {} bytes came", here, out.size());
+    }
+    return tried;
+  });
+  TOK_REQUIRE(reply.status == 200 || reply.status == 206, "{}",
+              refusal(repository, reply, has_token_));
+}
+
+std::string hub_endpoint() {
+  const std::string own = environment_variable("HF_ENDPOINT");
+  return own.empty() ? "https://huggingface.co" : own;
+}
+
+std::string hub_token() {
+  const auto trimmed = [](std::string text) {
+    text.erase(text.find_last_not_of(" \t\r\n") + 1);
+    text.erase(0, text.find_first_not_of(" \t\r\n"));
+    return text;
+  };
+  if (std::string token = trimmed(environment_variable("HF_TOKEN")); !token.empty()) return token;
+  fs::path file = environment_variable("HF_TOKEN_PATH");
+  if (file.empty()) {
+    const std::string home = environment_variable("HF_HOME");
+    if (home.empty() && environment_variable("HOME").empty()) return {};
+    file = (home.empty() ? fs::path(environment_variable("HOME")) / ".cache/huggingface"
+                         : fs::path(home)) /
+           "token";
+  }
+  return path_exists(file) ? trimmed(read_file(file)) : "";
 }
 
 std::vector<HubFile> choose_files(const HubSnapshot& snapshot, const HubAssets& assets) {

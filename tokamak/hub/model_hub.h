@@ -27,6 +27,9 @@ std::vector<HubFile> parse_hub_files(std::string_view json, const std::string& r
 /// Returns the address in a header `Link: <URL>; rel="next"`, or "".
 std::string next_page(std::string_view link);
 
+/// What a repository holds, which is part of its address.
+enum class HubKind { kModel, kDataset };
+
 /// One commit of a repository.
 struct HubSnapshot {
   std::string repository;
@@ -39,11 +42,16 @@ struct HubSnapshot {
 class ModelHub {
  public:
   /// `endpoint` is "https://HOST"; `token` may be empty.
-  ModelHub(const std::string& endpoint, const std::string& token);
+  ModelHub(const std::string& endpoint, const std::string& token, HubKind kind = HubKind::kModel);
 
-  /// Returns the files of what `revision` (a branch, tag or commit) means now. Throws Error for a
-  /// path that would leave the folder.
-  HubSnapshot snapshot(const std::string& repository, const std::string& revision);
+  /// Returns the files of what `revision` (a branch, tag or commit) means now, those below `folder`
+  /// where it is not "". Throws Error for a path that would leave the folder.
+  HubSnapshot snapshot(const std::string& repository, const std::string& revision,
+                       const std::string& folder = "");
+
+  /// Fills `out` with the bytes of a file from `offset` on. One thread at a time may call it.
+  void read(const std::string& repository, const std::string& commit, const std::string& path,
+            int64_t offset, std::span<std::byte> out);
 
   /// Puts a file below `folder`, under its path in the repository. A part that an earlier call
   /// left is gone on with. The file gets its name once its size and hash are right and it is
@@ -55,11 +63,21 @@ class ModelHub {
 
  private:
   HttpReply get_json(const std::string& repository, const std::string& url);
+  std::string address_of(const std::string& repository, const std::string& commit,
+                         const std::string& path) const;
 
   std::string endpoint_;
   bool has_token_;
+  HubKind kind_;
   HttpClient client_;
 };
+
+/// Returns $HF_ENDPOINT, else the address of Hugging Face's hub.
+std::string hub_endpoint();
+
+/// Returns the token that Hugging Face's own tools would find: $HF_TOKEN, else that of the file
+/// which their login writes, else "".
+std::string hub_token();
 
 /// Which files of a repository this program can use.
 struct HubAssets {
