@@ -118,6 +118,13 @@ SEEDS = {
             [bytes([c]) for c in range(256)] + [b"he", b"ll", b"hell", b"hello"])),
         "gap": b"aA== 0\naQ== 7\n",
     },
+    # Two rows of messages, of which one content is null.
+    "parquet": {"messages": base64.b64decode(
+        "UEFSMRUEFRAVIkwVAhUAEgAAKLUv/SAIQQAABAAAAFdoeT8VABUiFTQsFQYVEBUGFQYcAAAAKLUv/SARiQAAAgAAAAMCBAAAAANc"
+        "AAABAgAVBBlcNQAYBnNjaGVtYRUCADUCGAhtZXNzYWdlcxUCFQZMPAAAADUEGARsaXN0FQIANQIYB2VsZW1lbnQVAgAVDCUCGAdj"
+        "b250ZW50JQBMHAAAABYEGRwZHCYAHBUMGTUABhAZSAhtZXNzYWdlcwRsaXN0B2VsZW1lbnQHY29udGVudBUMFgYWdBaYASZGJggp"
+        "LBUEFQAVAgAVABUQFQIAPBYIGSYEAhlWAAIAAgIAAAAWdBYEJggWmAEAKCBwYXJxdWV0LWNwcC1hcnJvdyB2ZXJzaW9uIDI2LjAu"
+        "MRkcHAAAAOMAAABQQVIx")},
     "token_files": {
         "megatron": megatron_index([3, 0, 2], [0, 1, 3]),
         "megatron_int32": megatron_index([1], [0, 1], 4, 4),

@@ -225,7 +225,7 @@ void add_texts(const arrow::Array& array, int64_t row, std::vector<std::string_v
   }
 }
 
-// Reads so many row groups together as their chunks of the column are large.
+// Reads row groups together until their chunks of the column have kBytesAtOnce.
 class ColumnTexts {
  public:
   ColumnTexts(const TokamakParquetFile& file, const std::string& column)
