@@ -283,7 +283,7 @@ TEST(Needs, NamesWhatTheBuildLacks) {
   EXPECT_TRUE(needs(Config(), can).empty());
   const Config c = load(
                        "[model]\nflavor = '9B'\nconverters = ['quantize.grouped_mm.mx']\n"
-                       "norm_type = 'layernorm'\n[training]\ndataset = 'c4'\n"
+                       "norm_type = 'layernorm'\n[training]\ndataset = 'text'\n"
                        "[optimizer]\nname = 'Muon'\n")
                        .config;
   Strings lines;
@@ -296,7 +296,7 @@ TEST(Needs, NamesWhatTheBuildLacks) {
       "needs: model.norm_type = \"layernorm\": only rmsnorm, fused_rmsnorm, compiled_rmsnorm are "
       "built",
       "needs: optimizer.name = \"Muon\": only AdamW, Adam are built",
-      "needs: training.dataset_path = none: dataset c4 needs a file or folder"};
+      "needs: training.dataset_path = none: dataset text needs a file or folder"};
   EXPECT_EQ(lines, want);
 }
 

@@ -72,7 +72,7 @@ const Key kKeys[] = {
   TOK_KEY(lr_scheduler.min_lr_factor, "0..1", "Lowest rate as a fraction of the peak."),
 
   TOK_KEY(training.dataset, "", "Kind of data: shakespeare, c4, c4_test, text, tokens, synthetic."),
-  TOK_KEY(training.dataset_path, "path", "File or folder of the data, or a weighted mix: 0.7 A 0.3 B."),
+  TOK_KEY(training.dataset_path, "path or address", "File or folder of the data, here or as hf:OWNER/NAME#FOLDER, s3://BUCKET/KEY or gs://BUCKET/KEY, or a weighted mix: 0.7 A 0.3 B; of c4 without one: hf:allenai/c4#en."),
   TOK_KEY(training.text_column, "", "Field of JSON lines or column of Parquet files that holds the text (ours); a.b: member of one."),
   TOK_KEY(training.local_batch_size, ">=1", "Sequences of one data-parallel rank and microstep."),
   TOK_KEY(training.global_batch_size, ">=1 or -1", "Sequences of one step; -1: local_batch_size times the data-parallel ranks."),
@@ -172,7 +172,7 @@ const Key kKeys[] = {
 
   TOK_KEY(validation.enable, "", "Measure the loss on other data from time to time."),
   TOK_KEY(validation.dataset, "", "Kind of validation data: c4_validation, or any training.dataset."),
-  TOK_KEY(validation.dataset_path, "path", "File or folder of the validation data."),
+  TOK_KEY(validation.dataset_path, "path or address", "File or folder of the validation data, as in training.dataset_path."),
   TOK_KEY(validation.local_batch_size, ">=1", "Sequences of one data-parallel rank."),
   TOK_KEY(validation.seq_len, ">=1", "Tokens of one sequence."),
   TOK_KEY(validation.freq, ">=1", "Steps between validations; also at step 1."),

@@ -23,9 +23,9 @@ using FieldRef = std::variant<bool*, int64_t*, double*, std::string*, Strings*,
 struct Key {
   std::string_view name;
   FieldRef (*field)(Config&);
-  /// "" allows anything, "path" a local path or a mix of them, "a|b" is a closed list, "~a|b" is a
-  /// list whose other values become needs lines, and ">=1", ">0", "0..1" and ">=1 or -1" bound
-  /// numbers.
+  /// "" allows anything, "path" a local path, "path or address" a mix of local paths and of
+  /// addresses of stores (hub/file_store.h), "a|b" is a closed list, "~a|b" is a list whose other
+  /// values become needs lines, and ">=1", ">0", "0..1" and ">=1 or -1" bound numbers.
   std::string_view allowed;
   std::string_view help;
 };

@@ -36,8 +36,12 @@ std::string_view bare_allowed(const Key& key) {
   return key.allowed.substr(key.allowed.empty() || key.allowed[0] != '~' ? 0 : 1);
 }
 
+bool takes_address(const Key& key) {
+  return key.allowed == "path or address";
+}
+
 bool is_path(const Key& key) {
-  return key.allowed == "path";
+  return key.allowed == "path" || takes_address(key);
 }
 
 bool is_range(std::string_view allowed) {
@@ -73,7 +77,7 @@ std::string range_error(const Key& key, const SettingValue& value) {
 }
 
 std::string check_listed(const Key& key, const std::string& text) {
-  if (is_path(key)) return why_not_local(text);
+  if (is_path(key)) return why_not_local(text, takes_address(key));
   if (key.allowed.empty() || key.allowed[0] == '~') return "";
   for (const std::string& name : allowed_list(key)) {
     if (name == text) return "";

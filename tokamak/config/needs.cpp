@@ -71,7 +71,7 @@ void dataset(const std::string& section, const std::string& name, bool has_path,
     out.add(section + ".dataset",
             fmt::format("not one of ours: {}{}", fmt::join(can.datasets, ", "),
                         nearest_hint(name, can.datasets)));
-  } else if (name != "shakespeare" && name != "synthetic" && !has_path) {
+  } else if ((name == "text" || name == "tokens") && !has_path) {
     out.add(section + ".dataset_path", fmt::format("dataset {} needs a file or folder", name));
   }
 }

@@ -256,19 +256,23 @@ std::filesystem::path cache_folder() {
   return (home.empty() ? "." : home) / ".cache" / "tokamak";
 }
 
-std::string why_not_local(std::string_view path) {
+std::string why_not_local(std::string_view path, bool takes_stores) {
   for (size_t at = path.find("://"); at != std::string_view::npos; at = path.find("://", at + 1)) {
     const size_t blank = path.find_last_of(" \t", at);
     const size_t begin = blank == std::string_view::npos ? 0 : blank + 1;
     const std::string scheme = lower_case(path.substr(begin, at - begin));
     constexpr std::string_view kLetters = "abcdefghijklmnopqrstuvwxyz0123456789+.-";
+    const bool is_store = scheme == "s3" || scheme == "gs";
+    if (is_store && takes_stores) continue;
     if (scheme.empty() || scheme.find_first_not_of(kLetters) != std::string::npos) continue;
-    const std::string remedy = scheme == "file" ? "leave out file://"
-                               : scheme == "hf"
-                                   ? "tokamak download fetches a repository of the Hugging Face hub"
-                                   : "copy the files to this machine, or mount them";
-    return fmt::format("wanted a local path, got {}: {}:// is not built; {}",
-                       printable(path.substr(begin)), scheme, remedy);
+    const std::string remedy =
+        scheme == "file" ? "leave out file://"
+        : scheme == "hf" ? "tokamak download fetches a repository of the Hugging Face hub, and a "
+                           "dataset_path may be hf:OWNER/NAME#FOLDER"
+                         : "copy the files to this machine, or mount them";
+    return fmt::format("wanted a local path, got {}: {}:// is not {}; {}",
+                       printable(path.substr(begin)), scheme, is_store ? "read here" : "built",
+                       remedy);
   }
   return "";
 }

@@ -106,7 +106,7 @@ void make_folders(const std::filesystem::path& folder);
 std::filesystem::path cache_folder();
 
 /// Returns "wanted a local path, got s3://..." with the remedy if a word of `path` has a scheme,
-/// else "".
-std::string why_not_local(std::string_view path);
+/// else "". s3:// and gs:// are let through where `takes_stores`.
+std::string why_not_local(std::string_view path, bool takes_stores = false);
 
 }  // namespace tokamak

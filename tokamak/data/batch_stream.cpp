@@ -7,6 +7,7 @@
 #include "tokamak/core/error.h"
 #include "tokamak/core/names.h"
 #include "tokamak/data/open_source.h"
+#include "tokamak/hub/file_store.h"
 
 namespace tokamak {
 namespace {
@@ -55,10 +56,12 @@ constexpr std::string_view kRemedy =
 BatchStream::BatchStream(DataOptions options)
     : options_(completed(std::move(options))), mix_(mix_of(options_)) {
   for (const WeightedPath& part : paths_of(options_)) {
+    // The windows of a stored source are not shuffled, which would need all of them: its files are.
+    const auto seed = is_stored(part.path) ? std::nullopt : options_.shuffle_seed;
     sources_.emplace_back(open_source(options_, part.path),
                           WindowOptions{.window_size = options_.seq_len + 1,
                                         .vocab_size = options_.vocab_size,
-                                        .shuffle_seed = options_.shuffle_seed,
+                                        .shuffle_seed = seed,
                                         .infinite = options_.infinite});
   }
   row_.resize(options_.seq_len + 1);

@@ -12,8 +12,10 @@
 #include "tokamak/data/mix.h"
 #include "tokamak/data/parquet_lines.h"
 #include "tokamak/data/shakespeare.h"
+#include "tokamak/data/text_reader.h"
 #include "tokamak/data/token_files.h"
 #include "tokamak/data/token_source.h"
+#include "tokamak/hub/file_store.h"
 
 namespace tokamak {
 namespace {
@@ -70,6 +72,22 @@ bool is_dataset(std::string_view name) {
   return std::ranges::find(kDatasets, name) != kDatasets.end();
 }
 
+// Returns why an address cannot be read, or "".
+std::string why_not_stored(const DataOptions& options, const std::string& address) {
+  if (options.dataset == "tokens")
+    return address + ": dataset \"tokens\" wants a local path; copy the files to this machine";
+  try {
+    const TextFiles files = list_text_files(options.dataset, address);
+    const bool has_parquet = std::ranges::any_of(
+        files.files, [](const SourceFile& file) { return is_parquet(file.path); });
+    return has_parquet ? why_no_parquet() : "";
+  } catch (const Error& error) {
+    return error.what();
+  } catch (const SystemError& error) {
+    return error.what();
+  }
+}
+
 bool exists(const DataOptions& options, const std::string& path) {
   return path_exists(path) || (options.dataset == "tokens" && path_exists(path + ".bin"));
 }
@@ -97,8 +115,9 @@ std::unique_ptr<TokenSource> open_source(const DataOptions& options, const std::
   TOK_REQUIRE(options.tokenizer != nullptr, "dataset \"{}\" wants a tokenizer", options.dataset);
   TOK_REQUIRE(!options.cache_folder.empty(), "dataset \"{}\" wants a token cache folder",
               options.dataset);
-  return open_token_cache(text_source(options.dataset, path, options.text_column),
-                          *options.tokenizer, options.cache_folder);
+  return open_token_cache(
+      text_source(options.dataset, path, options.text_column, options.shuffle_seed),
+      *options.tokenizer, options.cache_folder);
 }
 
 std::optional<std::string> missing_data(const DataOptions& options) {
@@ -107,11 +126,14 @@ std::optional<std::string> missing_data(const DataOptions& options) {
   }
   if (!needs_path(options.dataset)) return std::nullopt;
   if (options.path.empty()) {
-    return fmt::format("dataset \"{}\" wants a dataset_path: a local file or folder",
-                       options.dataset);
+    return fmt::format("dataset \"{}\" wants a dataset_path: a file or folder", options.dataset);
   }
   const std::vector<WeightedPath> parts = parse_mix(options.path);
   for (const WeightedPath& part : parts) {
+    if (is_stored(part.path)) {
+      if (std::string reason = why_not_stored(options, part.path); !reason.empty()) return reason;
+      continue;
+    }
     if (!exists(options, part.path)) {
       return fmt::format("no such file or folder: {}{}", part.path,
                          part.path == options.path

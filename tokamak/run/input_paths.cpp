@@ -15,6 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kPathOfC4Test = "tests/assets/c4_test";
+constexpr const char* kAddressOfC4 = "hf:allenai/c4#en";  // as in torchtitan
 
 // Returns the nearest folder above `file` that has `path`, or "".
 fs::path folder_with(const fs::path& path, const fs::path& file) {
@@ -45,7 +46,7 @@ void expand_home_in_mix(std::string& paths) {
 
 void expand_homes(Config& c) {
   for (const Key& key : all_keys()) {
-    if (key.allowed != "path") continue;
+    if (!key.allowed.starts_with("path")) continue;
     const FieldRef field = key.field(c);
     if (auto* const path = std::get_if<std::string*>(&field)) expand_home_in_mix(**path);
     auto* const optional = std::get_if<std::optional<std::string>*>(&field);
@@ -72,6 +73,7 @@ class Finder {
 
   void find_data(const char* key, const std::string& dataset, std::optional<std::string>& path) {
     if (dataset == "c4_test" && !path) path = kPathOfC4Test;
+    if ((dataset == "c4" || dataset == "c4_validation") && !path) path = kAddressOfC4;
     find(key, path);
   }
 

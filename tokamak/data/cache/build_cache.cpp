@@ -12,6 +12,7 @@
 #include "tokamak/data/cache/token_cache.h"
 #include "tokamak/data/mix.h"
 #include "tokamak/data/open_source.h"
+#include "tokamak/hub/file_store.h"
 
 namespace tokamak {
 namespace {
@@ -49,15 +50,16 @@ std::filesystem::path token_cache_folder(const std::filesystem::path& otherwise)
 
 std::vector<std::string> build_token_cache(
     const DataOptions& options, int threads,
-    const std::function<void(const CacheProgress&)>& progress, bool helps) {
+    const std::function<void(const CacheProgress&)>& progress, bool helps, bool stored_too) {
   if (const auto reason = missing_data(options)) throw Error("data: " + *reason);
   if (options.dataset == "tokens" || !needs_path(options.dataset)) return {};
   TOK_REQUIRE(options.tokenizer != nullptr, "dataset \"{}\" wants a tokenizer", options.dataset);
   std::vector<std::string> remarks;
   for (const WeightedPath& part : parse_mix(options.path)) {
+    if (!stored_too && is_stored(part.path)) continue;
     const auto source = open_token_cache(
-        text_source(options.dataset, part.path, options.text_column), *options.tokenizer,
-        options.cache_folder, threads > 0 ? threads : usable_cores(), helps);
+        text_source(options.dataset, part.path, options.text_column, options.shuffle_seed),
+        *options.tokenizer, options.cache_folder, threads > 0 ? threads : usable_cores(), helps);
     complete(*source, progress);
     for (std::string& line : source->remarks()) remarks.push_back(std::move(line));
   }

@@ -14,7 +14,9 @@
 #include "tokamak/core/error.h"
 #include "tokamak/data/cache/cache_journal.h"
 #include "tokamak/data/cache/cache_writer.h"
+#include "tokamak/data/shuffle.h"
 #include "tokamak/data/token_formats.h"
+#include "tokamak/hub/file_store.h"
 
 namespace tokamak {
 namespace {
@@ -260,10 +262,24 @@ std::vector<std::string> remarks_on_others(const TextFiles& list, const std::str
 
 }  // namespace
 
+namespace {
+
+std::vector<SourceFile> in_drawn_order(std::vector<SourceFile> files, uint64_t seed) {
+  std::vector<SourceFile> drawn;
+  drawn.reserve(files.size());
+  for (int64_t i = 0; i < std::ssize(files); ++i)
+    drawn.push_back(std::move(files[shuffled(seed, 0, std::ssize(files), i)]));
+  return drawn;
+}
+
+}  // namespace
+
 TextSource text_source(const std::string& dataset, const std::string& path,
-                       const std::string& column) {
+                       const std::string& column, std::optional<uint64_t> order_seed) {
   const bool is_plain = dataset == "text";
   TextFiles list = list_text_files(dataset, path);
+  if (order_seed && is_stored(path))
+    list.files = in_drawn_order(std::move(list.files), *order_seed);
   std::vector<std::string> remarks = remarks_on_others(list, path);
   if (is_plain) {
     std::vector<SourceFile> files = list.files;

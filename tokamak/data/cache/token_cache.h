@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -25,9 +26,11 @@ struct TextSource {
   std::vector<std::string> remarks = {};
 };
 
-/// Returns the text of one path of dataset c4, c4_test, c4_validation or text. Throws Error.
+/// Returns the text of one path of dataset c4, c4_test, c4_validation or text; the files of a store
+/// are in an order drawn by `order_seed`, if there is one. Throws Error.
 TextSource text_source(const std::string& dataset, const std::string& path,
-                       const std::string& column = "text");
+                       const std::string& column = "text",
+                       std::optional<uint64_t> order_seed = std::nullopt);
 
 /// Returns the text of a path with each file in the format that its name says: JSON lines, plain
 /// text or both. Throws Error.
@@ -40,7 +43,8 @@ std::vector<TextSource> text_sources_by_name(const std::string& path,
 /// goes into tokenizing a later part of the text. Throws Error.
 std::unique_ptr<TokenSource> open_token_cache(TextSource text, const Tokenizer& tokenizer,
                                               const std::filesystem::path& cache_folder,
-                                              int threads = 1, bool helps = false);
+                                              int threads = 1, bool helps = false,
+                                              bool stored_too = true);
 
 /// Returns the folder of a text's cache, as open_token_cache() has it.
 CacheFolder token_cache_of(const TextSource& text, const Tokenizer& tokenizer,
@@ -63,11 +67,13 @@ struct CacheProgress {
 
 /// Completes the token caches of all text in `options` with `threads` threads (0 means one per
 /// core). Where another process is writing one, it waits for that or, if it `helps`, tokenizes
-/// parts of the text for it. Calls `progress` about ten times per second; it may throw to stop.
-/// Finished work stays. Returns the remarks of the sources.
+/// parts of the text for it. Sources in stores are left out unless `stored_too`. Calls `progress`
+/// about ten times per second; it may throw to stop. Finished work stays. Returns the remarks of
+/// the sources.
 std::vector<std::string> build_token_cache(
     const DataOptions& options, int threads,
-    const std::function<void(const CacheProgress&)>& progress, bool helps = false);
+    const std::function<void(const CacheProgress&)>& progress, bool helps = false,
+    bool stored_too = true);
 
 /// Throws Error where `training.epochs` has no meaning for the data.
 void check_epochs(const DataOptions& options);
