@@ -12,6 +12,9 @@ namespace tokamak {
 namespace {
 
 constexpr std::string_view kScheme = "hf:";
+// Before step 0 the user waits for an answer; later a run outlives four minutes without a hub.
+constexpr int kTriesOfLists = 2;
+constexpr int kTriesOfReads = 10;
 
 class HubStoredFile final : public RandomFile {
  public:
@@ -19,7 +22,7 @@ class HubStoredFile final : public RandomFile {
       : name_(file.address),
         at_(parse_hub_address(file.address)),
         size_(file.size),
-        hub_(hub_endpoint(), hub_token(), HubKind::kDataset) {}
+        hub_(hub_endpoint(), hub_token(), HubKind::kDataset, kTriesOfReads) {}
 
   const std::string& name() const override { return name_; }
 
@@ -76,7 +79,7 @@ HubAddress parse_hub_address(const std::string& text) {
 
 std::vector<StoredFile> list_hub(const std::string& address) {
   const HubAddress at = parse_hub_address(address);
-  ModelHub hub(hub_endpoint(), hub_token(), HubKind::kDataset);
+  ModelHub hub(hub_endpoint(), hub_token(), HubKind::kDataset, kTriesOfLists);
   const bool is_file = may_be_file(at.path);
   const size_t slash = at.path.rfind('/');
   const std::string parent = slash == std::string::npos ? "" : at.path.substr(0, slash);

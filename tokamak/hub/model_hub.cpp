@@ -176,14 +176,16 @@ std::string checked_endpoint(const std::string& given) {
 
 }  // namespace
 
-ModelHub::ModelHub(const std::string& endpoint, const std::string& token, HubKind kind)
+ModelHub::ModelHub(const std::string& endpoint, const std::string& token, HubKind kind, int tries)
     : endpoint_(checked_endpoint(endpoint)),
       has_token_(!token.empty()),
       kind_(kind),
+      tries_(tries),
       client_(token, endpoint_.substr(0, endpoint_.find('/', endpoint_.find("//") + 2))) {}
 
 HttpReply ModelHub::get_json(const std::string& repository, const std::string& url) {
-  HttpReply reply = with_patience(url, [&] { return client_.send({.url = url}); });
+  HttpReply reply = with_patience(
+      url, [&] { return client_.send({.url = url}); }, tries_);
   TOK_REQUIRE(reply.status == 200, "{}", refusal(repository, reply, has_token_));
   return reply;
 }
@@ -264,24 +266,28 @@ bool ModelHub::download(const HubSnapshot& snapshot, const HubFile& file, const 
 void ModelHub::read(const std::string& repository, const std::string& commit,
                     const std::string& path, int64_t offset, std::span<std::byte> out) {
   const std::string url = address_of(repository, commit, path);
-  const HttpReply reply = with_patience(url, [&] {
-    size_t here = 0;
-    HttpReply tried = client_.send(
-        {.url = url, .from = offset, .to = offset + std::ssize(out)}, [&](int status, auto bytes) {
-          TOK_REQUIRE(status == 206 || offset == 0, "{}: the hub does not send parts of files",
-                      printable(url));
-          // A server that ignores ranges sends the whole file.
-          const size_t count = std::min(bytes.size(), out.size() - here);
-          std::copy_n(bytes.begin(), count, out.begin() + static_cast<std::ptrdiff_t>(here));
-          here += count;
-        });
-    const bool is_success = tried.status == 200 || tried.status == 206;
-    if (is_success && here < out.size()) {
-      tried.status = 0;
-      tried.broken = fmt::format("{} of {} bytes came", here, out.size());
-    }
-    return tried;
-  });
+  const HttpReply reply = with_patience(
+      url,
+      [&] {
+        size_t here = 0;
+        HttpReply tried = client_.send(
+            {.url = url, .from = offset, .to = offset + std::ssize(out)},
+            [&](int status, auto bytes) {
+              TOK_REQUIRE(status == 206 || offset == 0, "{}: the hub does not send parts of files",
+                          printable(url));
+              // A server that ignores ranges sends the whole file.
+              const size_t count = std::min(bytes.size(), out.size() - here);
+              std::copy_n(bytes.begin(), count, out.begin() + static_cast<std::ptrdiff_t>(here));
+              here += count;
+            });
+        const bool is_success = tried.status == 200 || tried.status == 206;
+        if (is_success && here < out.size()) {
+          tried.status = 0;
+          tried.broken = fmt::format("{} of {} bytes came", here, out.size());
+        }
+        return tried;
+      },
+      tries_);
   TOK_REQUIRE(reply.status == 200 || reply.status == 206, "{}",
               refusal(repository, reply, has_token_));
 }

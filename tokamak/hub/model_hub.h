@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tokamak/hub/http.h"
+#include "tokamak/hub/patience.h"
 
 namespace tokamak {
 
@@ -41,8 +42,9 @@ struct HubSnapshot {
 /// hub cannot be reached or fails, after some tries.
 class ModelHub {
  public:
-  /// `endpoint` is "https://HOST"; `token` may be empty.
-  ModelHub(const std::string& endpoint, const std::string& token, HubKind kind = HubKind::kModel);
+  /// `endpoint` is "https://HOST"; `token` may be empty. A request is tried `tries` times.
+  ModelHub(const std::string& endpoint, const std::string& token, HubKind kind = HubKind::kModel,
+           int tries = kTries);
 
   /// Returns the files of what `revision` (a branch, tag or commit) means now, those below `folder`
   /// where it is not "". Throws Error for a path that would leave the folder.
@@ -54,7 +56,7 @@ class ModelHub {
             int64_t offset, std::span<std::byte> out);
 
   /// Puts a file below `folder`, under its path in the repository. A part that an earlier call
-  /// left is gone on with. The file gets its name once its size and hash are right and it is
+  /// left is completed. The file gets its name once its size and hash are right and it is
   /// synced. Calls `progress` with the bytes that are there. Returns false, without a request, if
   /// the file was there already.
   bool download(const HubSnapshot& snapshot, const HubFile& file,
@@ -69,6 +71,7 @@ class ModelHub {
   std::string endpoint_;
   bool has_token_;
   HubKind kind_;
+  int tries_;
   HttpClient client_;
 };
 

@@ -11,7 +11,6 @@
 namespace tokamak {
 namespace {
 
-constexpr int kTries = 5;
 constexpr auto kFirstPause = std::chrono::milliseconds(500);
 
 bool may_pass(int status) {
@@ -20,16 +19,17 @@ bool may_pass(int status) {
 
 }  // namespace
 
-HttpReply with_patience(const std::string& url, const std::function<HttpReply()>& request) {
+HttpReply with_patience(const std::string& url, const std::function<HttpReply()>& request,
+                        int most) {
   auto pause = kFirstPause;
   for (int tries = 1;; ++tries) {
     HttpReply reply = request();
     if (!may_pass(reply.status)) return reply;
-    if (tries == kTries) {
+    if (tries == most) {
       throw SystemError(fmt::format(
           "{}: {}, {} times", printable(url),
           reply.status == 0 ? reply.broken : fmt::format("the server answered {}", reply.status),
-          kTries));
+          most));
     }
     std::this_thread::sleep_for(pause);
     pause *= 2;

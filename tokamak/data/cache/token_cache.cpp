@@ -260,10 +260,6 @@ std::vector<std::string> remarks_on_others(const TextFiles& list, const std::str
                       all, list.others[0].name)};
 }
 
-}  // namespace
-
-namespace {
-
 std::vector<SourceFile> in_drawn_order(std::vector<SourceFile> files, uint64_t seed) {
   std::vector<SourceFile> drawn;
   drawn.reserve(files.size());

@@ -43,8 +43,7 @@ std::vector<TextSource> text_sources_by_name(const std::string& path,
 /// goes into tokenizing a later part of the text. Throws Error.
 std::unique_ptr<TokenSource> open_token_cache(TextSource text, const Tokenizer& tokenizer,
                                               const std::filesystem::path& cache_folder,
-                                              int threads = 1, bool helps = false,
-                                              bool stored_too = true);
+                                              int threads = 1, bool helps = false);
 
 /// Returns the folder of a text's cache, as open_token_cache() has it.
 CacheFolder token_cache_of(const TextSource& text, const Tokenizer& tokenizer,
