@@ -44,7 +44,7 @@ std::unique_ptr<Tokenizer> load_json(const fs::path& path) {
   return parse_tokenizer_json(file.text(), path.string(), SideTexts(path.parent_path()).views());
 }
 
-// A tokenizer.model has its own BOS and EOS; the files beside it may name others.
+// A tokenizer.model has its own BOS and EOS; the files next to it may name others.
 void check_ends(const Tokenizer& tokenizer, const fs::path& path) {
   const SideTexts side(path.parent_path());
   const SpecialTokens named = read_special_tokens(side.views(), path.string());

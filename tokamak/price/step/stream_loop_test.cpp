@@ -58,7 +58,7 @@ TEST(StreamLoop, CopyEnginesSlowComputeByAFactorOfTheirOwn) {
   gather.is_by_copy_engine = true;
   works.add(gather, {});
   EXPECT_NEAR(run_one(works, slowdown).end_s[0], 4.0 + (10.0 - 4.0 / 1.25), 1e-12);
-  // A kernel beside it slows as it does alone.
+  // A concurrent kernel slows as it does alone.
   Work reduction = communicate(4.0, 2);
   reduction.link = 1;
   works.add(reduction, {});

@@ -188,7 +188,7 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& node, Vocabulary& voca
   return tokens;
 }
 
-/// Adds the tokens that only the files beside tokenizer.json name. One that the model lacks gets
+/// Adds the tokens that only the files next to tokenizer.json name. One that the model lacks gets
 /// the next id, as in transformers. Returns what changes ids, for the digest.
 std::string add_named_tokens(const SpecialTokens& named, size_t model_tokens, std::string_view name,
                              TokenNames& names, BpeDefinition& definition) {
