@@ -54,7 +54,7 @@ void check_ends(const Tokenizer& tokenizer, const fs::path& path) {
     const std::string own = id ? tokenizer.decode({&*id, 1}) : "none";
     TOK_REQUIRE(
         own == *wanted,
-        "tokenizer_config.json beside {}: {} is \"{}\", but that of the model is \"{}\"; "
+        "tokenizer_config.json next to {}: {} is \"{}\", but that of the model is \"{}\"; "
         "AutoTokenizer.from_pretrained(IN).save_pretrained(OUT) in Python with transformers "
         "writes a tokenizer.json that has it",
         path.string(), key, *wanted, own);

@@ -203,8 +203,8 @@ std::string add_named_tokens(const SpecialTokens& named, size_t model_tokens, st
   for (const AddedToken& token : named.all) {
     if (!known.insert(token.content).second) continue;
     TOK_REQUIRE(token.content.size() <= kMaxAddedTokenBytes,
-                "tokenizer_config.json beside {}: wanted a token of at most {} bytes, got {}", name,
-                kMaxAddedTokenBytes, token.content.size());
+                "tokenizer_config.json next to {}: wanted a token of at most {} bytes, got {}",
+                name, kMaxAddedTokenBytes, token.content.size());
     AddedToken added = token;
     added.id = names.find(token.content);
     if (added.id < 0) {
