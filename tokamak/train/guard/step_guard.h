@@ -21,7 +21,7 @@ struct GuardOptions {
   BadStepPolicy on_spike = BadStepPolicy::kWarn;
   double spike_factor = 10.0;
 
-  /// Whether the update has to leave steps out whose gradient norm is above a limit.
+  /// Whether the update must skip steps whose gradient norm is above a limit.
   bool limits_norm() const {
     return on_spike == BadStepPolicy::kSkip || on_spike == BadStepPolicy::kReplay;
   }
