@@ -262,7 +262,7 @@ TEST(TokenizerJson, NamesTokensThatCannotBeAdded) {
                 .find("tokenizer_config.json next to t.json: eos_token: wanted a string"),
             std::string::npos);
   EXPECT_NE(error_with(R"({"added_tokens_decoder": {"x": {"content": "<e>"}}})")
-                .find("added_tokens_decoder: \"x\" is no id"),
+                .find("added_tokens_decoder: \"x\" is not an id"),
             std::string::npos);
   EXPECT_NE(error_with(R"([])").find("wanted a JSON object"), std::string::npos);
 }

@@ -88,7 +88,7 @@ TEST(StreamLoop, RanksMeet) {
   EXPECT_DOUBLE_EQ(times[1].begin_s[0], 5.0);
   EXPECT_DOUBLE_EQ(times[1].last_s, 8.0);
   EXPECT_DOUBLE_EQ(times[0].last_s, 7.0);
-  EXPECT_DOUBLE_EQ(of(times[1], Category::kExposedComm), 2.0) << "waiting is no communication";
+  EXPECT_DOUBLE_EQ(of(times[1], Category::kExposedComm), 2.0) << "waiting is not communication";
 }
 
 // A message's kernel holds multiprocessors from when it waits.

@@ -49,7 +49,7 @@ std::map<int64_t, AddedToken> described_tokens(const Json& config, const std::st
   TOK_REQUIRE(decoder.is_object(), "{}: added_tokens_decoder: wanted an object", what);
   for (const auto& [id, token] : decoder.items()) {
     TOK_REQUIRE(!id.empty() && id.size() < 10 && id.find_first_not_of("0123456789") == id.npos,
-                "{}: added_tokens_decoder: \"{}\" is no id", what, id.substr(0, 40));
+                "{}: added_tokens_decoder: \"{}\" is not an id", what, id.substr(0, 40));
     tokens[std::stoll(id)] =
         read_token(token, false, fmt::format("{}: added_tokens_decoder: {}", what, id));
   }
