@@ -18,6 +18,8 @@ BANNED = [
     (r"carriers?", "transport"),
     (r"beside (?:compute|computation|training|each other|the work)", "concurrently with, during, side by side"),
     (r"in vain", "without success"),
+    (r"to be had", "available"),
+    (r"for once", "once"),
     (r"whereof|thereof|nought|lest|hitherto", "a plain word"),
 ]
 WORDS = re.compile(r"(?<![-\w])(?:" + "|".join(f"({pattern})" for pattern, _ in BANNED) + r")(?![-\w])", re.IGNORECASE)

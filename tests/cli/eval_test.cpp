@@ -83,7 +83,7 @@ TEST(Eval, TokenFilesAreReadAsTextByWindow) {
   const Json on_two = result_of(on_ranks(2, eval("a.u16", {})));
   EXPECT_EQ(on_two["tokens"], of_text["tokens"]);
   EXPECT_NEAR(on_two["loss"].get<double>(), of_text["loss"].get<double>(), 1e-6);
-  ids += {"\2\1", 2};  // 258 is no id
+  ids += {"\2\1", 2};  // 258 is not an id
   FileWriter(scratch.path() / "a.u16").write(ids);
   const auto outside = run_program(eval("a.u16", {}));
   EXPECT_EQ(outside.exit_code, 2);

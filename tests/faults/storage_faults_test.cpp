@@ -197,7 +197,7 @@ TEST(StorageFaults, ASlowCommitHoldsNoStep) {
 TEST(StorageFaults, MetricsThatCannotBeWrittenComeLater) {
   FaultRun run({.faults = {"rank=0,call=write,path=metrics.jsonl,nth=3,times=4,do=errno:EIO"}});
   const auto result = run.expect_end(0, 60);
-  EXPECT_NE(result.out.find("Metrics cannot be written, training goes on"), std::string::npos);
+  EXPECT_NE(result.out.find("Metrics cannot be written, training continues"), std::string::npos);
   EXPECT_NE(result.out.find("Metrics are written again"), std::string::npos);
   EXPECT_EQ(steps_logged(run.dump()), 12);
   run.expect_no_orphan();

@@ -136,7 +136,7 @@ TEST(MergedMatmuls, leave_queries_alone_where_ranks_share_keys) {
   const auto run = plan_of(on(even_llama(), {1, 1, 1, 1, 4}));
   EXPECT_EQ(tasks_of<LinearGradInput>(*run).size(), 5 * kLayers);
   EXPECT_TRUE(says(*run, "[8, 32] + [8, 32]: gradients as one product")) << notes_of(*run);
-  EXPECT_TRUE(says(*run, "none of the others lies beside it"));
+  EXPECT_TRUE(says(*run, "none of the others is adjacent to it"));
 }
 
 // 36 x 36 elements are no multiple of 128, where tensors of a bucket begin.
@@ -148,7 +148,7 @@ TEST(MergedMatmuls, need_weights_without_a_gap) {
   model.mlp_dim = 49;
   const auto run = plan_of(on(model, {1, 1, 2, 1, 1}));
   EXPECT_EQ(tasks_of<LinearGradInput>(*run).size(), 7 * kLayers) << notes_of(*run);
-  EXPECT_TRUE(says(*run, "[36, 36]: none of the others lies beside it")) << notes_of(*run);
+  EXPECT_TRUE(says(*run, "[36, 36]: none of the others is adjacent to it")) << notes_of(*run);
 }
 
 // Biases of 36 elements have gaps between them, their weights of 36 x 32 none.
@@ -160,7 +160,7 @@ TEST(MergedMatmuls, need_biases_without_a_gap) {
   model.dim = 36;
   const auto run = plan_of(on(model, {1, 1, 2, 1, 1}));
   EXPECT_EQ(tasks_of<LinearGradInput>(*run).size(), 6 * kLayers) << notes_of(*run);
-  EXPECT_TRUE(says(*run, "[36, 36]: none of the others lies beside it")) << notes_of(*run);
+  EXPECT_TRUE(says(*run, "[36, 36]: none of the others is adjacent to it")) << notes_of(*run);
 }
 
 // The same sums, rounded at other places.

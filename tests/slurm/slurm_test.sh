@@ -107,7 +107,7 @@ case_follower() {
   local code=0
   wait $follower || code=$?
   expect [ $code = 130 ]
-  grep -q "goes on" "$work/$case/out.log" || fail "it does not say that the job goes on"
+  grep -q "keeps running" "$work/$case/out.log" || fail "it does not say that the job keeps running"
   local second
   second=$(sed -n 's/.*: job \([0-9]*\); its log.*/\1/p' "$work/$case/out.log")
   expect [ "$(squeue -h -j "$second" | wc -l)" = 1 ]

@@ -34,7 +34,7 @@ class AtomicFolder {
   std::filesystem::path path_;
 };
 
-/// Removes a folder, if it is there, file by file.
+/// Removes a folder, if it exists, file by file.
 void remove_by_files(const std::filesystem::path& folder) noexcept;
 
 /// Cleans up after processes that died: removes the temporary folders of `parent`, except those of

@@ -71,7 +71,7 @@ class BlockFile {
 
   /// Writes all of `block` at `offset`; any threads may write at once. Throws SystemError.
   /// REQUIRES: `offset` and the block's address are aligned, and so is its size unless it ends the
-  /// file; memory up to the next multiple of the alignment can be read. Syncs on the way.
+  /// file; memory up to the next multiple of the alignment can be read. Syncs as it writes.
   void write(int64_t offset, std::span<const std::byte> block);
 
   /// Calls fsync, then close. A file that is only destroyed promises nothing.

@@ -25,7 +25,7 @@ class Damaged : public Error {
 };
 
 /// The bytes of a shard that one thread has read and checked last, so that it reads none twice when
-/// it goes on from there.
+/// it continues from there.
 class ReadWindow {
  public:
   /// `is_direct`: past the page cache, where the file system takes that. It is faster for large

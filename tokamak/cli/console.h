@@ -50,7 +50,7 @@ class Console {
   /// and in torchtitan's format, whose lines are read by programs.
   int room() const;
 
-  /// Takes the live line away, before something else is printed.
+  /// Clears the live line before something else is printed.
   void clear();
 
  private:

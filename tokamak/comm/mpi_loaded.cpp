@@ -16,10 +16,10 @@ const MpiFunctions* loaded = nullptr;
 
 const MpiFunctions& load() {
   const std::filesystem::path path = find_own_library(kLibrary);
-  TOK_REQUIRE(!path.empty(),
-              "{}: wanted beside the program or in lib/tokamak of its prefix, to connect ranks by "
-              "MPI",
-              kLibrary);
+  TOK_REQUIRE(
+      !path.empty(),
+      "cannot find {} next to the executable or in PREFIX/lib/tokamak; runs over MPI need it",
+      kLibrary);
   // Global: Open MPI's own plugins look for its symbols.
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
   TOK_REQUIRE(library != nullptr,

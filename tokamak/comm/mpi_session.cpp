@@ -25,7 +25,7 @@ constexpr int kGroupTag = 2;
 constexpr int kHelloTag = 3;
 /// MPI counts are int, so longer messages are sent in pieces.
 constexpr int64_t kPieceBytes = int64_t{1} << 30;
-/// How long a hopeless wait goes on, so that the rank at fault reports first.
+/// How long a hopeless wait continues, so that the rank at fault reports first.
 constexpr auto kGrace = 500ms;
 
 // MPI ends the process inside MPI_Init with its own exit code if it cannot connect the ranks.

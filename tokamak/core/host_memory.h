@@ -10,7 +10,7 @@ namespace tokamak {
 /// Bytes of memory that the processes of this machine, or of a control group, share.
 struct HostMemory {
   int64_t limit = 0;  ///< RAM, or a control group's limit where that is smaller
-  int64_t free = 0;   ///< what is left of it; files that are only cached count as free
+  int64_t free = 0;   ///< the unused part; files that are only cached count as free
   std::string name;   ///< "RAM", or the file that states the limit
 };
 

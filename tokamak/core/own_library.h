@@ -7,7 +7,7 @@
 
 namespace tokamak {
 
-/// Returns where `file` lies: beside the program in a build folder, in lib/tokamak of its prefix
+/// Returns where `file` lies: next to the program in a build folder, in lib/tokamak of its prefix
 /// where it is installed. Returns an empty path if it is in neither.
 std::filesystem::path find_own_library(std::string_view file);
 

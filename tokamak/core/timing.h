@@ -1,4 +1,4 @@
-// Times that are measured.
+// Measured times.
 #pragma once
 
 #include <algorithm>

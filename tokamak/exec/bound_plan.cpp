@@ -108,7 +108,7 @@ Kernel communication_kernel(const Task& task, std::span<Communicator* const> gro
   const Call call{.groups = groups, .types = types.kernel_types()};
   Kernel kernel = pick<AllGather, ReduceScatter, AllReduce, AllToAll, Shift, Send, Recv>(
       *task.rules, task.op.get(), call);
-  TOK_CHECK(kernel, "{} is no communication op", task.rules->name);
+  TOK_CHECK(kernel, "{} is not a communication op", task.rules->name);
   return kernel;
 }
 

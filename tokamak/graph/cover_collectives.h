@@ -1,4 +1,4 @@
-// Weight gradients run beside the collectives that the rest of the backward waits for.
+// Weight gradients overlap the collectives that the rest of the backward waits for.
 #pragma once
 
 #include "tokamak/graph/graph.h"
@@ -14,7 +14,7 @@ namespace tokamak {
 ///
 /// With `leaves_some` the last weight gradients of a stage's backward, enough for the covered
 /// collectives of a stage's forward, and the reductions that follow them go into
-/// Phase::kWeightGradient: the next forward runs beside them (plan/join_forwards.h).
+/// Phase::kWeightGradient: the next forward overlaps them (plan/join_forwards.h).
 Graph cover_collectives(const Graph& graph, const Rates& rates, bool leaves_some);
 
 /// Whether a node or task is a collective of tensor parallelism on a covered stream.

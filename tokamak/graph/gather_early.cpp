@@ -110,7 +110,7 @@ class Early {
         continue;
       }
       const Cost c = node_cost(graph_, before);
-      // Weight gradients run late, beside other collectives.
+      // Weight gradients run late and overlap other collectives.
       if (c.kind != Cost::Kind::kGemm || c.product == Cost::Product::kWeightGradient) continue;
       left -= c.flops;
       first = at;

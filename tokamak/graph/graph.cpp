@@ -37,7 +37,8 @@ std::vector<Value> Graph::add_node(const OpRules* rules, std::shared_ptr<const v
   while (!in.empty() && !in.back().valid()) in.pop_back();
   Types types;
   for (const Value v : in) {
-    TOK_CHECK(v.valid() && v.node < size(), "{}: an input is no value of this graph", rules->name);
+    TOK_CHECK(v.valid() && v.node < size(), "{}: an input is not a value of this graph",
+              rules->name);
     types.push_back(type(v));
   }
   Types out = rules->infer(op.get(), types);

@@ -96,7 +96,7 @@ struct CommGroup {
 enum class GroupPurpose : uint8_t {
   kGeneral,   ///< "tp"
   kAgain,     ///< "tp again": what the backward gathers, some of it a second time
-  kCovered,   ///< "tp covered": what the backward sums beside weight gradients
+  kCovered,   ///< "tp covered": what the backward sums while weight gradients run
   kRing,      ///< "tp ring": chunks of what matmuls read or write
   kGather,    ///< "dp_shard x cp gather": weights
   kReduce,    ///< "dp_shard x cp reduce": gradients

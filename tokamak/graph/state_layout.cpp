@@ -17,7 +17,7 @@ int64_t window_offset(const StateTable& states, const StateLayout& layout, State
   TOK_CHECK(!parent.is_absent && !layout.is_in_host(decl.window_of) &&
                 decl.type.dtype == parent.type.dtype && decl.window_begin >= 0 &&
                 decl.window_begin + decl.type.numel() <= parent.type.numel(),
-            "{} {} is no window of {} {} from element {}", decl.name, to_string(decl.type),
+            "{} {} is not a window of {} {} from element {}", decl.name, to_string(decl.type),
             parent.name, to_string(parent.type), decl.window_begin);
   return layout[decl.window_of] + decl.window_begin * size_of(decl.type.dtype);
 }

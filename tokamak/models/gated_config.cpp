@@ -38,7 +38,8 @@ void read_gated_config(const HfFields& f, ModelSpec& c, const GatedDefaults& def
     TOK_REQUIRE(!f.is_null("head_dim"), "{}: \"head_dim\": wanted a size, got null", f.what());
   const bool divides = f.has("head_dim") || defaults.head_dim > 0;
   TOK_REQUIRE(divides || c.dim % c.num_heads == 0,
-              "{}: \"hidden_size\" = {} is no multiple of {} heads", f.what(), c.dim, c.num_heads);
+              "{}: \"hidden_size\" = {} is not a multiple of {} heads", f.what(), c.dim,
+              c.num_heads);
   c.head_dim =
       f.extent_or("head_dim", defaults.head_dim > 0 ? defaults.head_dim : c.dim / c.num_heads);
   TOK_REQUIRE(c.head_dim % 2 == 0, "{}: \"head_dim\" = {} is odd, rotary positions need pairs",

@@ -137,8 +137,8 @@ void read_gpt2(const HfFields& f, ModelSpec& c) {
   c.dim = f.extent_or(named("n_embd", "hidden_size"), 768);
   c.num_layers = f.extent_or(named("n_layer", "num_hidden_layers"), 12, kMostLayers);
   c.num_heads = f.extent_or(named("n_head", "num_attention_heads"), 12);
-  TOK_REQUIRE(c.dim % c.num_heads == 0, "{}: \"n_embd\" = {} is no multiple of {} heads", f.what(),
-              c.dim, c.num_heads);
+  TOK_REQUIRE(c.dim % c.num_heads == 0, "{}: \"n_embd\" = {} is not a multiple of {} heads",
+              f.what(), c.dim, c.num_heads);
   c.num_kv_heads = c.num_heads;
   c.head_dim = c.dim / c.num_heads;
   c.mlp_dim = f.extent_or("n_inner", 4 * c.dim);

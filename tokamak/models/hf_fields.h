@@ -95,7 +95,7 @@ class HfFields {
                 text_of(key), only.dump());
   }
 
-  // Whether a member is there and says more than null, false, 0 or nothing.
+  // Whether a member exists and says more than null, false, 0 or nothing.
   bool asks(const std::string& key) const {
     if (!has(key)) return false;
     const Json& value = json_[key];
@@ -134,7 +134,7 @@ class HfFields {
     return names;
   }
 
-  // REQUIRES: the member is there.
+  // REQUIRES: the member exists.
   std::string text_of(const std::string& key) const { return json_[key].dump().substr(0, 60); }
 
   std::string_view what() const { return what_; }

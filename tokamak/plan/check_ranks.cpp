@@ -146,7 +146,7 @@ class World {
   }
 
  private:
-  // A member that has come to a collective.
+  // A member that has reached a collective.
   struct Arrival {
     int kind = 0;
     int event = 0;

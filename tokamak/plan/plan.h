@@ -105,11 +105,11 @@ struct Segment {
   Runs runs = Runs::kOnceBefore;
   std::optional<PipelinePoint> point;  ///< if it belongs to a pipeline
   std::vector<Task> tasks;
-  /// Set for pipeline sends and receives: the loop goes on while the segment runs, and items that
+  /// Set for pipeline sends and receives: the loop continues while the segment runs, and items that
   /// need it wait for it. None of its tasks is on stream 0.
   bool is_background = false;
   /// Streams that the end of a foreground item does not wait for: they reduce gradients in the last
-  /// microbatch, or gather weights before the first, while the pipeline goes on. Their tasks touch
+  /// microbatch, or gather weights before the first, while the pipeline runs. Their tasks touch
   /// only State and, where they gather, what is carried.
   std::vector<int> outliving_streams;
   /// If set, this segment of Runs::kOnceBefore runs right before this stage's first forward.

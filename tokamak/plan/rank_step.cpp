@@ -317,7 +317,7 @@ RankStep parse_rank_step(std::string_view text) {
     item.microbatch = next.number();
     item.waits = next.numbers();
   }
-  TOK_CHECK(next.is_at_end(), "a step goes on after its end");
+  TOK_CHECK(next.is_at_end(), "a step continues after its end");
   return step;
 }
 

@@ -69,7 +69,7 @@ std::string to_text(const RankStep& step);
 /// Does the reverse. Throws Bug where the text was not written by to_text().
 RankStep parse_rank_step(std::string_view text);
 
-/// Whether the op joins two ranks that do not do the same.
+/// Whether the op is a send or a receive.
 bool is_message(std::string_view op);
 
 /// The ranks of a mesh by what they do: those of a kind have equal steps. A rank's kind follows

@@ -30,7 +30,7 @@ std::string shape_of(const Task& task, const Cost& cost) {
   }
   std::string shape = largest == nullptr ? "" : to_string(largest->dims);
   if (cost.kind == Cost::Kind::kGemm) shape = fmt::format("{} x {} x {}", cost.m, cost.n, cost.k);
-  // 8-bit floats of one shape take longer or shorter under other scales and layouts.
+  // The time of an op on 8-bit floats also depends on their scales and layouts.
   return is_any_scaled ? fmt::format("{}, {}", shape, task.rules->describe(task.op.get())) : shape;
 }
 

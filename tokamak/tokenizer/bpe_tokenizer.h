@@ -20,7 +20,7 @@
 
 namespace tokamak {
 
-/// One of the two known rules; max_digits is that of WordSplitter.
+/// One of the two known rules; max_digits is as in WordSplitter.
 struct KnownRule {
   int max_digits = 0;
 };

@@ -44,7 +44,7 @@ std::unique_ptr<Tokenizer> load_json(const fs::path& path) {
   return parse_tokenizer_json(file.text(), path.string(), SideTexts(path.parent_path()).views());
 }
 
-// A tokenizer.model has its own BOS and EOS; the files beside it may name others.
+// A tokenizer.model has its own BOS and EOS; the files next to it may name others.
 void check_ends(const Tokenizer& tokenizer, const fs::path& path) {
   const SideTexts side(path.parent_path());
   const SpecialTokens named = read_special_tokens(side.views(), path.string());
@@ -54,7 +54,7 @@ void check_ends(const Tokenizer& tokenizer, const fs::path& path) {
     const std::string own = id ? tokenizer.decode({&*id, 1}) : "none";
     TOK_REQUIRE(
         own == *wanted,
-        "tokenizer_config.json beside {}: {} is \"{}\", but that of the model is \"{}\"; "
+        "tokenizer_config.json next to {}: {} is \"{}\", but that of the model is \"{}\"; "
         "AutoTokenizer.from_pretrained(IN).save_pretrained(OUT) in Python with transformers "
         "writes a tokenizer.json that has it",
         path.string(), key, *wanted, own);

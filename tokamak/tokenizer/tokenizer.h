@@ -52,7 +52,7 @@ bool has_tokenizer(const std::filesystem::path& folder);
 /// Ids 0-255 are the bytes, 256 is BOS, 257 is EOS; both decode to nothing.
 std::unique_ptr<Tokenizer> byte_tokenizer();
 
-/// The text of the files beside a tokenizer.json, empty where a file is absent.
+/// The text of the files next to a tokenizer.json, empty where a file is absent.
 struct TokenizerSideFiles {
   std::string_view config;
   std::string_view special_tokens_map;

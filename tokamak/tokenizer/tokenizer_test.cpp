@@ -259,10 +259,10 @@ TEST(TokenizerJson, NamesTokensThatCannotBeAdded) {
       error_with(R"({"eos_token": "<e>"})").find("would get the next id, 259, which is in use"),
       std::string::npos);
   EXPECT_NE(error_with(R"({"eos_token": 3})")
-                .find("tokenizer_config.json beside t.json: eos_token: wanted a string"),
+                .find("tokenizer_config.json next to t.json: eos_token: wanted a string"),
             std::string::npos);
   EXPECT_NE(error_with(R"({"added_tokens_decoder": {"x": {"content": "<e>"}}})")
-                .find("added_tokens_decoder: \"x\" is no id"),
+                .find("added_tokens_decoder: \"x\" is not an id"),
             std::string::npos);
   EXPECT_NE(error_with(R"([])").find("wanted a JSON object"), std::string::npos);
 }

@@ -267,7 +267,7 @@ GenerationTimes Generator::generate(std::span<const Prompt> prompts, std::span<c
 
   Impl& m = *impl_;
   GenerationTimes times;
-  // Takes a token out of the logits of a text; returns whether the text goes on.
+  // Takes a token out of the logits of a text; returns whether the text continues.
   const auto goes_on = [&](Text& text, std::span<const float> logits) {
     const SamplingOptions& sampling = prompts[text.index].sampling;
     const int32_t id = sample(logits, sampling, text.made);

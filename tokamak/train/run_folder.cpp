@@ -182,7 +182,7 @@ void RunFolder::supersede() {
 
 void RunFolder::write(int fd) {
   const std::string text = to_text(me_);
-  // The text is there before the rest of an older one goes, so that the file is never empty.
+  // The new text is written before the rest of the old one is cut, so that the file is never empty.
   if (::pwrite(fd, text.data(), text.size(), 0) != std::ssize(text) ||
       ::ftruncate(fd, std::ssize(text)) != 0)
     throw_errno("write " + path_.string());

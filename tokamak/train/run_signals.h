@@ -8,7 +8,7 @@
 
 namespace tokamak {
 
-/// The exit code of a run that a signal ended before its last step; started again, it goes on.
+/// The exit code of a run that a signal ended before its last step; started again, it resumes.
 inline constexpr int kExitStopped = 85;
 
 /// Returns "Ctrl-C" for SIGINT, else the signal's name, as "SIGTERM".

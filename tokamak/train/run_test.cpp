@@ -206,7 +206,7 @@ TEST(CheckpointSaver, ThatAPeerIsLostIsNoFailedSave) {
                            }});
     if (world.rank() == 1) throw SystemError("a dead rank");
     saver.attempt(4, [&] { world.barrier(); });
-    ADD_FAILURE() << "training goes on without rank 1";
+    ADD_FAILURE() << "training continues without rank 1";
   };
   EXPECT_THROW(run_ranks(2, job), SystemError);
   EXPECT_TRUE(said.empty()) << said[0];

@@ -16,7 +16,7 @@ namespace tokamak {
 /// alike on all ranks.
 TrainerOptions with_tokens(const TrainerOptions& options, World& world);
 
-/// Waits for the loader's next batch for `most` at most; returns whether it is there. Tells the
+/// Waits for the loader's next batch for `most` at most; returns whether it arrived. Tells the
 /// watchdog while the tokens are being made, be it by another process.
 bool await_batch(Loader& loader, std::chrono::milliseconds most, FlightPage& page);
 

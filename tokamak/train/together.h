@@ -1,4 +1,4 @@
-// Steps that all ranks of a job take, or fail at, together: no rank goes on after another failed.
+// Steps that all ranks of a job take, or fail at, together: no rank continues after another failed.
 #pragma once
 
 #include <chrono>

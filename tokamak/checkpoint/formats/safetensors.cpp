@@ -116,7 +116,7 @@ uint64_t header_length(std::span<const std::byte> bytes, int64_t file_bytes,
               file, length, kLargestHeader);
   const auto present = std::min<int64_t>(file_bytes, std::ssize(bytes)) - kLengthBytes;
   TOK_REQUIRE(static_cast<int64_t>(length) <= present,
-              "{}: truncated: the header takes {} bytes, {} are there", file, length, present);
+              "{}: truncated: wanted a header of {} bytes, got {}", file, length, present);
   return length;
 }
 

@@ -67,7 +67,7 @@ TEST(Safetensors, a_lying_header_is_refused_before_anything_is_allocated) {
   EXPECT_ERROR(parse_header(std::string(8, '\xff')),
                "declares a header of 18446744073709551615 bytes");
   EXPECT_ERROR(parse_header(framed("{}").substr(0, 9)),
-               "truncated: the header takes 2 bytes, 1 are");
+               "truncated: wanted a header of 2 bytes, got 1");
   EXPECT_ERROR(parse_header(framed("[]")), "not a JSON object");
   EXPECT_ERROR(parse_header(framed("{\"a\":")), "not valid JSON");
   EXPECT_ERROR(parse_header(framed("{\"a\":" + std::string(10'000, '['))), "nested deeper");

@@ -116,7 +116,7 @@ void measure(const MatrixOptions& o, MatrixResult& result) {
   fs::remove_all(folder);
 }
 
-// Results of former calls in the same folder, by what was run.
+// Results of earlier calls in the same folder, keyed by what was run.
 class Results {
  public:
   explicit Results(fs::path file) : file_(std::move(file)) {

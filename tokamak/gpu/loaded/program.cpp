@@ -23,8 +23,8 @@ Part load() {
     return {.problem = fmt::format("this machine has no NVIDIA driver ({})", dlerror())};
   const std::filesystem::path path = find_own_library(kLibrary);
   if (path.empty())
-    return {.problem = fmt::format(
-                "{} is neither beside the program nor in lib/tokamak of its prefix", kLibrary)};
+    return {.problem = fmt::format("cannot find {} next to the executable or in PREFIX/lib/tokamak",
+                                   kLibrary)};
   void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr)
     return {.problem = fmt::format("the GPU part cannot be loaded: {}", dlerror())};

@@ -23,7 +23,7 @@ using Clock = std::chrono::steady_clock;
 using namespace std::chrono_literals;
 
 constexpr auto kLook = 200ms;
-// How long a wait goes on after a peer's fault is seen, so that the rank at fault reports first.
+// How long a wait continues after a peer's fault is seen, so that the rank at fault reports first.
 constexpr auto kGrace = 2s;
 
 // Watches the calls in flight: the thread that makes them may be blocked in a full launch queue or

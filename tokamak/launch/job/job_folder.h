@@ -1,5 +1,5 @@
 // The folder of one attempt of a job on one host: flight records, ends of ranks, and what Open MPI
-// keeps in shared memory and on disk. It is in memory (/dev/shm) where that is there, else in
+// keeps in shared memory and on disk. It is in memory (/dev/shm) where that exists, else in
 // TMPDIR.
 #pragma once
 

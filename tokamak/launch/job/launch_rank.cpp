@@ -41,7 +41,7 @@ constexpr auto kRankLookInterval = 100ms;
 constexpr auto kLastWords = 300ms;
 /// How long a killed rank may take to be gone; one in an uninterruptible call may take for ever.
 constexpr auto kBurial = 3s;
-/// How often the first rank of each host tells the launcher that its host is there.
+/// How often the first rank of each host tells the launcher that its host is running.
 constexpr auto kHeartbeat = 2s;
 
 /// Splits this host's cores among its ranks unless the user has decided.

@@ -76,9 +76,8 @@ std::vector<SiteSetting> sbatch_options(const BatchJob& job) {
                 .why = fmt::format("To the ranks, {} s before the end: they save and exit 85.",
                                    job.save_seconds)});
   set(options, {.name = "requeue"});
-  set(options, {.name = "open-mode",
-                .value = "append",
-                .why = "A job that starts again goes on with the same logs."});
+  set(options,
+      {.name = "open-mode", .value = "append", .why = "A restarted job appends to the same logs."});
   set(options, {.name = "output", .value = in_pattern(job.folder / "") + "slurm-%j.log"});
   for (const std::string& word : job.sbatch) {
     const size_t equals = word.find('=');

@@ -139,10 +139,11 @@ int follow(const std::string& id, const fs::path& folder, std::chrono::milliseco
     job_log.print();
     rank_log.print();
     if (signals.must_stop()) {
-      fmt::print(stderr,
-                 "\ntokamak launch: this stops following; job {0} goes on. `scancel {0}` ends it, "
-                 "`tail -F {1}` follows it\n",
-                 id, (folder / fmt::format("slurm-{}", id) / "rank-0.log").string());
+      fmt::print(
+          stderr,
+          "\ntokamak launch: no longer following; job {0} keeps running. `scancel {0}` ends it, "
+          "`tail -F {1}` follows it\n",
+          id, (folder / fmt::format("slurm-{}", id) / "rank-0.log").string());
       return kStopped;
     }
     if (state) last = *state;

@@ -314,7 +314,7 @@ std::string why_not_fused(const FusedFloat8& op, std::span<const TensorType> in)
     }
     if (amaxes == 0 && op.readers[i].of > 0 &&
         std::get<Quantize>(op.readers[i].op).format != DType::kE4M3)
-      return "an emitted value is no gradient";
+      return "an emitted value is not a gradient";
   }
   return "";
 }

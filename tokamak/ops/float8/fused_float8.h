@@ -73,7 +73,7 @@ bool quantizes_rows(const AnyOp& op);
 /// without storing them; those of gelu_grad only where scales are delayed.
 bool quantizes_tiles(const AnyOp& op);
 
-/// Returns whether those kernels can store output `out` beside its quantized values.
+/// Returns whether those kernels can store output `out` in addition to its quantized values.
 bool stores_beside_tiles(const AnyOp& op, int out);
 
 /// Returns why no backend but a CPU has a kernel for these readers, or ""; `in` begins with the

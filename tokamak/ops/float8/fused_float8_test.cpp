@@ -37,7 +37,7 @@ Float8Reader quantized_of(int out, ScaleGrid grid, QuantizeLayout layout, DType 
           .takes_maxima = true};
 }
 
-// Quantized values of rows of the last output of `first`, in its place or beside it.
+// Quantized values of rows of the last output of `first`, in its place or in addition to it.
 template <class T>
 FusedFloat8 with_quantized(T first, size_t outputs, ScaleGrid grid, bool stores,
                            bool power_of_two) {

@@ -24,7 +24,7 @@ int64_t num_tiles(const GemmShape& s) {
   return (s.m + kTileM - 1) / kTileM * ((s.n + kWide - 1) / kWide);
 }
 
-// The driver is reached through the runtime: the program starts where there is none.
+// The driver is reached through the runtime: the program must start without a driver.
 auto map_encoder() {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result{};

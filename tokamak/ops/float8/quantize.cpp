@@ -136,7 +136,7 @@ Types Quantize::infer(std::span<const TensorType> in) const {
   const bool takes_columns = grid == ScaleGrid::kRows && layout == Layout::kRows && in.size() == 1;
   TOK_REQUIRE(is_delayed || takes_columns || !has_amax,
               "quantize: only delayed scales and those of rows want other maxima");
-  TOK_REQUIRE(is_scaled(format), "quantize: {} is no 8-bit float", name_of(format));
+  TOK_REQUIRE(is_scaled(format), "quantize: {} is not an 8-bit float", name_of(format));
   TOK_REQUIRE(layout != Layout::kBoth || grid == ScaleGrid::kTensor ||
                   (grid == ScaleGrid::kSegments && in.size() == 1),
               "quantize: both layouts want one scale or own maxima of segments, not {}",

@@ -82,7 +82,7 @@ Types QuantizeRanges::infer(std::span<const TensorType> in) const {
   TOK_REQUIRE(is_delayed || !has_amax, "quantize_ranges: only delayed scales want the maxima");
   TOK_REQUIRE(in[1].dtype == DType::kF32 && in[1].dims.size() == 1,
               "quantize_ranges: wanted maxima by site in fp32, got {}", to_string(in[1]));
-  TOK_REQUIRE(is_scaled(format), "quantize_ranges: {} is no 8-bit float", name_of(format));
+  TOK_REQUIRE(is_scaled(format), "quantize_ranges: {} is not an 8-bit float", name_of(format));
   require_ranges(kName, in[0], ranges, in[1].dims[0]);
   if (is_delayed) require_rows(kName, in[2], in[1].dims[0]);
   const TensorType inverse{.dtype = DType::kF32, .dims = {kStride * in[1].dims[0]}};

@@ -19,7 +19,7 @@ Types AdamW::infer(std::span<const TensorType> in) const {
   TOK_REQUIRE(in[4].dtype == DType::kF64 && in[4].dims == Dims{4},
               "adamw: scalars wants float64[4], got {}", to_string(in[4]));
   TOK_REQUIRE(in[5].dtype == DType::kF32 && in[5].dims == Dims{1},
-              "adamw: factor wants float32[1], got {}", to_string(in[5]));
+              "adamw: wanted a factor of float32[1], got {}", to_string(in[5]));
   for (const DecayRange& r : ranges) {
     TOK_REQUIRE(
         in[0].dims.size() == 1 && 0 <= r.begin && r.begin <= r.end && r.end <= in[0].dims[0],

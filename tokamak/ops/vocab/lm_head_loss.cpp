@@ -60,7 +60,7 @@ int64_t padded_columns(const LmHeadLoss& op, int64_t columns, DType dtype) {
 }
 
 // Returns the rows of each chunk of `tokens`, if a row of logits takes `row_bytes` and the
-// quantized operands beside it take `quantized` more.
+// quantized operands take `quantized` more.
 int64_t rows_of_chunk(const LmHeadLoss& op, int64_t tokens, int64_t row_bytes, int64_t quantized) {
   if (op.chunk_rows > 0) return op.chunk_rows;
   // Chunks are whole tiles of matmuls.

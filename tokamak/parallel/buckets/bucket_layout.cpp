@@ -174,7 +174,7 @@ class LayoutMaker {
         const Placement& p = placements_[i].out[a.out];
         for (const PlacementAxis axis : {PlacementAxis::kDp, PlacementAxis::kCp}) {
           TOK_CHECK(context_.degree(traits_of(axis).mesh) == 1 || p[axis].shard == kPartialSum,
-                    "the gradient of {} is no partial sum", tensor.name);
+                    "the gradient of {} is not a partial sum", tensor.name);
         }
         if (p[kTpIndex].shard == kPartialSum) tensor.gradient = TpGradient::kPartial;
       }

@@ -162,7 +162,7 @@ class Finder {
                                       members.begin() + static_cast<std::ptrdiff_t>(end)}};
         any = add_group(std::move(group)) || any;
       } else if (members.size() > 1) {
-        note(fmt::format("{}: none of the others lies beside it", shape_of(members[begin])));
+        note(fmt::format("{}: none of the others is adjacent to it", shape_of(members[begin])));
       }
       begin = end;
     }

@@ -110,7 +110,7 @@ struct CopyRates {
   double to_host_bytes_per_s = 0.0;
   double from_host_bytes_per_s = 0.0;
   /// Rates at which an asynchronous save copies state, within the device while the step stands and
-  /// to the host beside steps; 0 = as a kernel copies, and to_host_bytes_per_s.
+  /// to the host during steps; 0 = as a kernel copies, and to_host_bytes_per_s.
   double snapshot_bytes_per_s = 0.0;
   double save_bytes_per_s = 0.0;
 };
@@ -169,10 +169,10 @@ struct Software {
   /// block that runs.
   int host_ahead = 1;
   double collective_call_s = 0.0;     ///< host time per collective, which nothing hides
-  double compute_slowdown = 1.0;      ///< of kernels beside a collective
-  double collective_slowdown = 1.0;   ///< of a collective beside kernels
-  double copy_engine_slowdown = 1.0;  ///< of kernels beside a gather by copy engines
-  /// Slowdown of kernels beside a pipeline's message, from when its kernel waits for the other end.
+  double compute_slowdown = 1.0;      ///< of kernels during a collective
+  double collective_slowdown = 1.0;   ///< of a collective while kernels run
+  double copy_engine_slowdown = 1.0;  ///< of kernels during a gather by copy engines
+  /// Slowdown of kernels during a pipeline's message, from when its kernel waits for the other end.
   double message_slowdown = 1.0;
   /// Multiprocessors that such a message holds; matmuls and attention run on the others.
   int message_sms = 0;

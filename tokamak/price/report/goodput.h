@@ -29,7 +29,7 @@ struct SavedState {
   int num_ranks = 1;
   int num_replicas = 1;
   int block_ranks = 1;  ///< ranks of a pipeline stage that hold one replica
-  /// Whether training goes on while a copy in host memory is written.
+  /// Whether training continues while a copy in host memory is written.
   bool in_background = true;
   /// Memory of a device that the plan leaves free. A save in the background first copies the state
   /// there if 2 GiB remain.
@@ -39,7 +39,7 @@ struct SavedState {
 /// What saving and loading a training state costs.
 struct CheckpointCost {
   double rank_bytes = 0.0;  ///< of one rank
-  double copy_s = 0.0;      ///< from device to host, for a save in the background beside steps
+  double copy_s = 0.0;      ///< from device to host, for a save in the background during steps
   double stall_s = 0.0;     ///< the step's delay: what of copy and writing no other work hides
   double durable_s = 0.0;   ///< until it is on storage
   double load_s = 0.0;

@@ -42,7 +42,7 @@ TEST(Goodput, MeetsWorkedExamples) {
   EXPECT_NEAR(goodput(disk, best_interval_s(disk)), 0.254, 5e-4);
 }
 
-// Young: sqrt(2 C / rate), where that is short beside the mean time between failures.
+// Young: sqrt(2 C / rate), where that is short compared with the mean time between failures.
 TEST(Goodput, HasItsBestIntervalWhereYoungPutsIt) {
   for (const double stall : {0.5, 5.0, 50.0}) {
     const FailureModel m{.failures_per_s = 1e-6, .stall_s = stall, .restart_s = 100.0};

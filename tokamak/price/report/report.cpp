@@ -152,7 +152,7 @@ double Report::memory_bytes() const {
 
 Reliability reliability_of(const SavedState& state, const StepPrice& step, const Machine& machine) {
   const int num_devices = state.num_ranks;
-  // The copy runs beside forward and backward until the optimizer overwrites its source.
+  // The copy overlaps forward and backward until the optimizer overwrites its source.
   const double optimizer_s = step.by_category[Category::kOptimizer];
   const double hidden_s = std::max(0.0, step.seconds - optimizer_s);
   Reliability r{.checkpoint = checkpoint_cost(state, hidden_s, machine)};

@@ -35,7 +35,7 @@ std::span<const price::PricedSpan> spans_of(const PricedRun& run, int rank) {
   return {begin, end};
 }
 
-// The memory that a plan has in use as its priced step goes on.
+// The memory in use by a plan over its priced step.
 class MemoryInTime {
  public:
   explicit MemoryInTime(const Plan& plan) : plan_(plan) {

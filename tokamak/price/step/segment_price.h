@@ -15,7 +15,7 @@ struct SegmentPrice {
   double seconds = 0.0;
   EnumArray<Category, double, kNumCategories> by_category{};  ///< sums to `seconds`
   double hidden_comm_s = 0.0;
-  double held_factor = 1.0;     ///< on its seconds beside a pipeline's message
+  double held_factor = 1.0;     ///< on its seconds during a pipeline's message
   double host_s = 0.0;          ///< delay by the host; part of `seconds`
   std::vector<double> begin_s;  ///< by task
   std::vector<double> end_s;
@@ -77,7 +77,7 @@ class SegmentPrices {
   std::vector<std::vector<Cost>> costs_;                     // by segment, task
   std::vector<LowPrecisionFlow> flows_;                      // by segment
   std::vector<std::array<std::vector<double>, 2>> seconds_;  // by segment, is_first, task
-  std::vector<std::array<std::vector<double>, 2>> held_;     // factors beside a message
+  std::vector<std::array<std::vector<double>, 2>> held_;     // factors during a message
   std::map<SegmentRun, SegmentPrice> prices_;
   int64_t num_events_ = 0;
 };

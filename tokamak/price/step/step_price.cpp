@@ -98,7 +98,7 @@ class RankStep {
   int64_t num_events() const { return prices_.num_events(); }
 
   /// Adds what all whole items together were spent on. They took `took_s`, which includes the delay
-  /// by messages beside their compute.
+  /// by messages that overlap their compute.
   void add_whole_items(double took_s, EnumArray<Category, double, kNumCategories>& by_category,
                        double& hidden_s) {
     EnumArray<Category, double, kNumCategories> alone{};
@@ -158,7 +158,7 @@ class RankStep {
     bool is_whole = false;
   };
 
-  // Returns the factor by which messages beside a whole item stretch its tasks.
+  // Returns the factor by which messages that overlap a whole item stretch its tasks.
   static double stretch(const RankTimes& times, size_t work, const SegmentPrice& alone) {
     const double took_s = times.end_s[work] - times.begin_s[work];
     return alone.seconds > 0.0 ? took_s / alone.seconds : 1.0;
@@ -215,12 +215,12 @@ class RankStep {
     return segment.tasks.empty() ? Phase::kForward : segment.tasks[0].label.phase;
   }
 
-  // Whether the rank goes on beside the task until an item waits for it.
+  // Whether the rank continues during the task until an item waits for it.
   bool is_outliving(const Segment& segment, const Task& task) const {
     return software_.reduction_overlap != 0 && segment.outlives(task.stream);
   }
 
-  // Whether the rank goes on beside the task until a block's first forward.
+  // Whether the rank continues during the task until a block's first forward.
   bool is_free_gather(const Task& task) const {
     return software_.gather_overlap != 0 && task.rules->is_communication &&
            task.label.phase == Phase::kUnshard;

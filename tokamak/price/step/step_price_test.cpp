@@ -156,7 +156,7 @@ TEST(StepPrice, MessagesTakeTheirTime) {
   const double before = price_schedule(schedule, {10, 10, 10}, machine).seconds;
   machine.levels[0].bytes_per_s = 4.0;  // a message takes a second
   const StepPrice after = price_schedule(schedule, {10, 10, 10}, machine);
-  // Three hops on the way in and three on the way out, at least.
+  // At least three hops in and three out.
   EXPECT_GE(after.seconds, before + 6.0);
   EXPECT_DOUBLE_EQ(sum(after), after.seconds);
 }

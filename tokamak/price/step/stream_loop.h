@@ -25,7 +25,7 @@ struct Work {
   /// Whether it is a message, whose kernel holds multiprocessors from its arrival at the meeting
   /// on.
   bool holds = false;
-  double held_factor = 1.0;  ///< multiplies the seconds of compute beside such a message
+  double held_factor = 1.0;  ///< multiplies the seconds of compute during such a message
   int stream = 0;            ///< of this rank, counted from 0
   int link = 0;              ///< the outermost level of the fabric that communication takes
   int meeting = -1;          ///< begins when all its members have come
@@ -43,10 +43,10 @@ struct RankWorks {
   int add(Work work, std::span<const int> after);
 };
 
-/// Factors on the seconds of each kind of Work while it runs beside the other kind.
+/// Factors on the seconds of each kind of Work while it overlaps the other kind.
 struct Slowdown {
   double compute = 1.0;
-  double compute_beside_copy_engine = 1.0;  ///< beside no other communication
+  double compute_beside_copy_engine = 1.0;  ///< without other communication
   double communication = 1.0;
 };
 

@@ -58,7 +58,7 @@ TEST(StreamLoop, CopyEnginesSlowComputeByAFactorOfTheirOwn) {
   gather.is_by_copy_engine = true;
   works.add(gather, {});
   EXPECT_NEAR(run_one(works, slowdown).end_s[0], 4.0 + (10.0 - 4.0 / 1.25), 1e-12);
-  // A kernel beside it slows as it does alone.
+  // A concurrent kernel slows as it does alone.
   Work reduction = communicate(4.0, 2);
   reduction.link = 1;
   works.add(reduction, {});
@@ -88,7 +88,7 @@ TEST(StreamLoop, RanksMeet) {
   EXPECT_DOUBLE_EQ(times[1].begin_s[0], 5.0);
   EXPECT_DOUBLE_EQ(times[1].last_s, 8.0);
   EXPECT_DOUBLE_EQ(times[0].last_s, 7.0);
-  EXPECT_DOUBLE_EQ(of(times[1], Category::kExposedComm), 2.0) << "waiting is no communication";
+  EXPECT_DOUBLE_EQ(of(times[1], Category::kExposedComm), 2.0) << "waiting is not communication";
 }
 
 // A message's kernel holds multiprocessors from when it waits.

@@ -1,5 +1,5 @@
 // Clocks under a power limit, which holds for a step as a whole: the device's controller is slower
-// than kernels, so matmuls run faster beside cooler kernels. docs/pricing.md, "The step".
+// than kernels, so matmuls run faster next to cooler kernels. docs/pricing.md, "The step".
 #pragma once
 
 #include "tokamak/price/machine/machine.h"

@@ -201,7 +201,7 @@ TEST(TaskTime, MemoryTakesHalfTheRateAtHalfBytes) {
   EXPECT_NEAR(memory_seconds(8e6, machine), 1e6, 11.0);
 }
 
-// Both directions at once, and what lies on the device beside them.
+// Both directions at once, and the device memory next to them.
 TEST(TaskTime, HostMemoryIsReachedOverTheLink) {
   Machine machine = fast_memory();
   machine.device.launch_s = 0.0;

@@ -49,7 +49,7 @@ std::map<int64_t, AddedToken> described_tokens(const Json& config, const std::st
   TOK_REQUIRE(decoder.is_object(), "{}: added_tokens_decoder: wanted an object", what);
   for (const auto& [id, token] : decoder.items()) {
     TOK_REQUIRE(!id.empty() && id.size() < 10 && id.find_first_not_of("0123456789") == id.npos,
-                "{}: added_tokens_decoder: \"{}\" is no id", what, id.substr(0, 40));
+                "{}: added_tokens_decoder: \"{}\" is not an id", what, id.substr(0, 40));
     tokens[std::stoll(id)] =
         read_token(token, false, fmt::format("{}: added_tokens_decoder: {}", what, id));
   }
@@ -60,7 +60,7 @@ std::map<int64_t, AddedToken> described_tokens(const Json& config, const std::st
 void add_listed_tokens(std::string_view text, std::string_view name,
                        const std::vector<AddedToken>& named,
                        std::map<int64_t, AddedToken>& tokens) {
-  const std::string what = fmt::format("added_tokens.json beside {}", name);
+  const std::string what = fmt::format("added_tokens.json next to {}", name);
   const Json file = parse_side_file(text, what);
   for (const auto& [content, id] : file.items()) {
     TOK_REQUIRE(id.is_number_integer(), "{}: \"{}\": wanted an id", what, printable(content));
@@ -73,8 +73,8 @@ void add_listed_tokens(std::string_view text, std::string_view name,
 }  // namespace
 
 SpecialTokens read_special_tokens(const TokenizerSideFiles& side, std::string_view name) {
-  const std::string what = fmt::format("tokenizer_config.json beside {}", name);
-  const std::string map_what = fmt::format("special_tokens_map.json beside {}", name);
+  const std::string what = fmt::format("tokenizer_config.json next to {}", name);
+  const std::string map_what = fmt::format("special_tokens_map.json next to {}", name);
   const Json config = parse_side_file(side.config, what);
   const bool is_described = config.contains("added_tokens_decoder");
   const Json map =

@@ -1,4 +1,4 @@
-// Finds the special tokens that the small files beside a tokenizer name.
+// Finds the special tokens that the small files next to a tokenizer name.
 #pragma once
 
 #include <functional>

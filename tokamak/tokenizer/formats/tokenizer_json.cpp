@@ -188,7 +188,7 @@ std::vector<AddedToken> read_added_tokens(const JsonNode& node, Vocabulary& voca
   return tokens;
 }
 
-/// Adds the tokens that only the files beside tokenizer.json name. One that the model lacks gets
+/// Adds the tokens that only the files next to tokenizer.json name. One that the model lacks gets
 /// the next id, as in transformers. Returns what changes ids, for the digest.
 std::string add_named_tokens(const SpecialTokens& named, size_t model_tokens, std::string_view name,
                              TokenNames& names, BpeDefinition& definition) {
@@ -203,8 +203,8 @@ std::string add_named_tokens(const SpecialTokens& named, size_t model_tokens, st
   for (const AddedToken& token : named.all) {
     if (!known.insert(token.content).second) continue;
     TOK_REQUIRE(token.content.size() <= kMaxAddedTokenBytes,
-                "tokenizer_config.json beside {}: wanted a token of at most {} bytes, got {}", name,
-                kMaxAddedTokenBytes, token.content.size());
+                "tokenizer_config.json next to {}: wanted a token of at most {} bytes, got {}",
+                name, kMaxAddedTokenBytes, token.content.size());
     AddedToken added = token;
     added.id = names.find(token.content);
     if (added.id < 0) {

@@ -56,7 +56,7 @@ void add_from_config(const Json& config, const std::string& what, AddedTokenList
   for (const auto& [id, token] : decoder.items()) {
     const auto content = json_member<std::string>(token, "content", what);
     TOK_REQUIRE(!id.empty() && id.size() < 10 && id.find_first_not_of("0123456789") == id.npos,
-                "{}: added_tokens_decoder: \"{}\" is no id", what, id.substr(0, 40));
+                "{}: added_tokens_decoder: \"{}\" is not an id", what, id.substr(0, 40));
     list.add(content, std::stoi(id), token);
   }
 }

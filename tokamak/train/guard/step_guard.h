@@ -9,7 +9,7 @@
 
 namespace tokamak {
 
-/// What a run does about a bad step. Rollback goes on from the newest checkpoint, or from the start
+/// What a run does about a bad step. Rollback resumes from the newest checkpoint, or from the start
 /// if there is none; a step that is bad again after that is skipped.
 enum class BadStepPolicy : uint8_t { kOff, kWarn, kStop, kSkip, kReplay, kRollback };
 
@@ -21,7 +21,7 @@ struct GuardOptions {
   BadStepPolicy on_spike = BadStepPolicy::kWarn;
   double spike_factor = 10.0;
 
-  /// Whether the update has to leave steps out whose gradient norm is above a limit.
+  /// Whether the update must skip steps whose gradient norm is above a limit.
   bool limits_norm() const {
     return on_spike == BadStepPolicy::kSkip || on_spike == BadStepPolicy::kReplay;
   }

@@ -28,7 +28,7 @@ std::string log_prefix(std::chrono::system_clock::time_point now, std::string_vi
 /// fields are left out, those of least weight first; 0 = there is room for all.
 std::string step_line(const StepMetrics& metrics, LogColor color, int columns = 0);
 
-/// Returns the line that a terminal shows while the run goes on, in at most `columns` columns:
+/// Returns the line that a terminal shows during the run, in at most `columns` columns:
 /// "step 120/240  50%  loss 4.829  4,451 tok/s  1m12s left  0.30 GiB". What does not fit is left
 /// out from its end.
 std::string progress_line(const StepProgress& progress, LogColor color, int columns);

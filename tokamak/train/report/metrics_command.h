@@ -1,4 +1,4 @@
-// metrics.command: a program that gets a run's lines on its standard input while the run goes on.
+// metrics.command: a program that gets a run's lines on its standard input while the run continues.
 #pragma once
 
 #include <atomic>
@@ -37,7 +37,7 @@ class MetricsCommand {
   MetricsCommand& operator=(const MetricsCommand&) = delete;
 
   /// Sends the last lines, closes the program's input and waits for its end, for `last_wait` in
-  /// all. A program that takes longer goes on by itself.
+  /// all. A program that takes longer keeps running.
   ~MetricsCommand();
 
  private:

@@ -30,7 +30,7 @@ std::string cut_to_step(std::string_view text, int64_t last_step);
 /// Appends lines to a file that always ends in a whole line.
 class MetricsFile {
  public:
-  /// Opens `path` for a run that goes on after `resumed_step`. Lines of later steps are cut away
+  /// Opens `path` for a run that resumes after `resumed_step`. Lines of later steps are cut away
   /// (written aside, then renamed). With resumed_step = 0 the file of an earlier run is kept as
   /// PATH.previous. Throws Error where the path cannot be written.
   MetricsFile(std::filesystem::path path, int64_t resumed_step);

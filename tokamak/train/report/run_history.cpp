@@ -37,7 +37,7 @@ std::string text_in(const Json& object, const char* key) {
   return at != object.end() && at->is_string() ? at->get<std::string>() : "";
 }
 
-// Calls `use` with each line's object; returns how many lines are none.
+// Calls `use` with each line's object; returns the number of lines that are not objects.
 template <class Use>
 int64_t for_each_object(const fs::path& path, const Use& use) {
   const MappedFile file(path);

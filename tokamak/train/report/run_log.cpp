@@ -103,7 +103,8 @@ void RunLog::write(const std::function<void()>& work) {
     is_failing_ = false;
   } catch (const SystemError& error) {
     if (!is_failing_)
-      say(fmt::format("Metrics cannot be written, training goes on: {}", error.what()), "WARNING");
+      say(fmt::format("Metrics cannot be written, training continues: {}", error.what()),
+          "WARNING");
     is_failing_ = true;
   }
 }

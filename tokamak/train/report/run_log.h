@@ -66,7 +66,7 @@ class RunLog {
   /// Says a line that events.jsonl gets too. Any thread may call it.
   void say(const std::string& text, const std::string& level = "INFO") const;
 
-  /// Opens the files of a run that goes on after `resumed_step` at `now`. Throws Error if they
+  /// Opens the files of a run that resumes after `resumed_step` at `now`. Throws Error if they
   /// cannot be written.
   void open(int64_t resumed_step, bool with_validation, std::chrono::system_clock::time_point now);
 
@@ -92,7 +92,7 @@ class RunLog {
   std::optional<PhaseSeconds> add_step(const StepResult& result, int64_t tokens);
 
   /// Says the line of the last step of a run that ends before its time, if it was not logged. The
-  /// files do not get it: the run that goes on writes them.
+  /// files do not get it: the run that resumes writes them.
   void finish();
 
   /// Logs a validation whose `tokens` of all ranks took `seconds`; step times leave these out.

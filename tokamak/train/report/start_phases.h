@@ -15,7 +15,7 @@ class StartPhases {
 
   explicit StartPhases(Clock::time_point begin) : begin_(begin) {}
 
-  /// Ends a phase, which began where the one before ended; a name that is there already gets more.
+  /// Ends a phase, which began where the one before ended; an existing name gets more.
   void end(const std::string& name, Clock::time_point at = Clock::now());
 
   /// States `seconds` of a phase as one of its own.

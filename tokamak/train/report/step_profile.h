@@ -21,7 +21,7 @@ struct ProfilingOptions {
   std::filesystem::path memory_folder;  ///< empty = no memory tables
 };
 
-/// One rank's files. A disk that cannot take them ends no training; a line says so.
+/// One rank's files. A failed write does not end training; a line reports it.
 class StepProfile {
  public:
   StepProfile(const ProfilingOptions& options, const PlannedRun& run, int rank, const RunLog& log)
