@@ -17,7 +17,7 @@ else
   CUDA_FLAGS = -DTOK_CUDA=OFF
 endif
 
-.PHONY: build cuda-all trackers hip rows recipes demo install portable deb wheel test exports faults slurm lint tidy fuzz mutate sanitize clean help
+.PHONY: build cuda-all site notebook trackers hip rows recipes demo install portable deb wheel test exports faults slurm lint tidy fuzz mutate sanitize clean help
 .DEFAULT_GOAL := build
 
 ## build: the program, at build/release/bin/tokamak; CUDA=1 builds it with the GPU backend
@@ -89,6 +89,21 @@ trackers: build
 	@tools/setup.sh build trackers
 	@[ -x build/trackers/bin/mlflow ] || { python3 -m venv build/trackers && build/trackers/bin/pip install -q mlflow wandb aim trackio; }
 	@build/trackers/bin/python tests/trackers/check_trackers.py build/release/bin/tokamak
+
+## site: these pages with search, as a site, in build/site/html, by mkdocs-material from PyPI (60 MB)
+site:
+	@tools/setup.sh build site
+	@[ -x build/site/bin/mkdocs ] || { python3 -m venv build/site && build/site/bin/pip install -q mkdocs-material==9.8.2; }
+	@NO_MKDOCS_2_WARNING=1 build/site/bin/mkdocs build --quiet --strict && echo build/site/html/index.html
+
+## notebook: executes python/first_run.ipynb and the tests of python/, with pandas and nbclient from PyPI (460 MB)
+notebook: build
+	@tools/setup.sh build notebook
+	@[ -x build/notebook/bin/jupyter-execute ] || { python3 -m venv build/notebook && \
+	  build/notebook/bin/pip install -q ipykernel matplotlib nbclient pandas pyarrow; }
+	@build/notebook/bin/python tests/python/package_test.py build/release/bin/tokamak
+	@TOKAMAK_PROGRAM=$(CURDIR)/build/release/bin/tokamak PYTHONPATH=$(CURDIR)/python \
+	  build/notebook/bin/jupyter-execute python/first_run.ipynb
 
 ## exports: exports of every family as transformers 4 and 5 load them, which are fetched into build/transformers
 READERS := build/transformers/4:build/transformers/5 build/transformers/5
