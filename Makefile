@@ -17,7 +17,7 @@ else
   CUDA_FLAGS = -DTOK_CUDA=OFF
 endif
 
-.PHONY: build cuda-all site notebook trackers hip rows recipes demo install portable deb wheel test exports faults slurm lint tidy fuzz mutate sanitize clean help
+.PHONY: build cuda-all site notebook extra release trackers hip rows recipes demo install portable deb wheel test exports faults slurm lint tidy fuzz mutate sanitize clean help
 .DEFAULT_GOAL := build
 
 ## build: the program, at build/release/bin/tokamak; CUDA=1 builds it with the GPU backend
@@ -76,6 +76,19 @@ deb: portable
 wheel: portable
 	@rm -rf build/portable/stage && cmake --install build/portable --strip --prefix build/portable/stage >/dev/null
 	@python3 tools/make_wheel.py build/portable/stage build/portable
+
+## release: deb, wheel, tarball, SBOM, notes and SHA256SUMS of a commit in build/release-files; tools/release.py --compare compares two
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
+release: deb wheel
+	@python3 tools/release.py build/portable build/release-files
+
+## extra: builds the example of TOK_EXTRA into the tests' build, trains it, and takes it out again
+extra:
+	@tools/setup.sh build
+	@cmake --preset dev -DTOK_EXTRA=$(CURDIR)/tests/extra -Wno-dev --log-level=WARNING
+	@cmake --build --preset dev --target tokamak
+	@python3 tests/extra/extra_test.py build/dev/bin/tokamak; result=$$?; \
+	  cmake --preset dev -DTOK_EXTRA= -Wno-dev --log-level=WARNING && exit $$result
 
 ## test: build the dev preset and run all its tests
 test:
