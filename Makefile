@@ -17,7 +17,7 @@ else
   CUDA_FLAGS = -DTOK_CUDA=OFF
 endif
 
-.PHONY: build cuda-all trackers hip rows recipes demo install portable deb wheel test exports faults slurm lint tidy fuzz mutate sanitize clean help
+.PHONY: build cuda-all site notebook extra release trackers hip rows recipes demo install portable deb wheel test exports faults slurm lint tidy fuzz mutate sanitize clean help
 .DEFAULT_GOAL := build
 
 ## build: the program, at build/release/bin/tokamak; CUDA=1 builds it with the GPU backend
@@ -77,6 +77,19 @@ wheel: portable
 	@rm -rf build/portable/stage && cmake --install build/portable --strip --prefix build/portable/stage >/dev/null
 	@python3 tools/make_wheel.py build/portable/stage build/portable
 
+## release: deb, wheel, tarball, SBOM, notes and SHA256SUMS of a commit in build/release-files; tools/release.py --compare compares two
+export SOURCE_DATE_EPOCH ?= $(shell git log -1 --format=%ct 2>/dev/null)
+release: deb wheel
+	@python3 tools/release.py build/portable build/release-files
+
+## extra: builds the example of TOK_EXTRA into the tests' build, trains it, and takes it out again
+extra:
+	@tools/setup.sh build
+	@cmake --preset dev -DTOK_EXTRA=$(CURDIR)/tests/extra -Wno-dev --log-level=WARNING
+	@cmake --build --preset dev --target tokamak
+	@python3 tests/extra/extra_test.py build/dev/bin/tokamak; result=$$?; \
+	  cmake --preset dev -DTOK_EXTRA= -Wno-dev --log-level=WARNING && exit $$result
+
 ## test: build the dev preset and run all its tests
 test:
 	@tools/setup.sh build
@@ -89,6 +102,21 @@ trackers: build
 	@tools/setup.sh build trackers
 	@[ -x build/trackers/bin/mlflow ] || { python3 -m venv build/trackers && build/trackers/bin/pip install -q mlflow wandb aim trackio; }
 	@build/trackers/bin/python tests/trackers/check_trackers.py build/release/bin/tokamak
+
+## site: these pages with search, as a site, in build/site/html, by mkdocs-material from PyPI (60 MB)
+site:
+	@tools/setup.sh build site
+	@[ -x build/site/bin/mkdocs ] || { python3 -m venv build/site && build/site/bin/pip install -q mkdocs-material==9.8.2; }
+	@NO_MKDOCS_2_WARNING=1 build/site/bin/mkdocs build --quiet --strict && echo build/site/html/index.html
+
+## notebook: executes python/first_run.ipynb and the tests of python/, with pandas and nbclient from PyPI (460 MB)
+notebook: build
+	@tools/setup.sh build notebook
+	@[ -x build/notebook/bin/jupyter-execute ] || { python3 -m venv build/notebook && \
+	  build/notebook/bin/pip install -q ipykernel matplotlib nbclient pandas pyarrow; }
+	@build/notebook/bin/python tests/python/package_test.py build/release/bin/tokamak
+	@TOKAMAK_PROGRAM=$(CURDIR)/build/release/bin/tokamak PYTHONPATH=$(CURDIR)/python \
+	  build/notebook/bin/jupyter-execute python/first_run.ipynb
 
 ## exports: exports of every family as transformers 4 and 5 load them, which are fetched into build/transformers
 READERS := build/transformers/4:build/transformers/5 build/transformers/5

@@ -16,6 +16,10 @@ target_compile_options(tokamak_flags INTERFACE
     $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>>
   # One rounding per written operation: the same bits from every compiler and on every mesh.
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:$<TARGET_PROPERTY:TOK_FUSED_MULTIPLY_ADD>>>>:-ffp-contract=off>)
+if(TOK_PORTABLE)
+  # Packages have the same bytes wherever they were built.
+  target_compile_options(tokamak_flags INTERFACE -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.)
+endif()
 if(TOK_SANITIZE)
   target_compile_options(tokamak_flags INTERFACE
     # GCC 12 takes moved-from containers for uninitialized ones under sanitizers.

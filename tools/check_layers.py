@@ -21,7 +21,7 @@ MAY_SEE = {  # layer: layers that it may include; itself is implied
     "models": "core graph ops",
     "parallel": "core graph ops pipeline",
     "float8": "core config checkpoint graph ops pipeline parallel",
-    "run": "core config checkpoint graph ops pipeline plan models parallel",
+    "run": "core config data checkpoint graph ops pipeline plan models parallel",
     "price": "core config graph ops pipeline plan models parallel run",
     "search": "core config graph ops pipeline plan models parallel run price",
     "train": "core config tokenizer data checkpoint comm graph ops pipeline plan exec models parallel float8 run",

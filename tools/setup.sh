@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what is missing from the distribution:
-#   setup.sh [build|lint|fuzz|cuda|hip|slurm|trackers|demo|transformers]...
+#   setup.sh [build|lint|fuzz|cuda|hip|slurm|notebook|site|trackers|demo|transformers]...
 # Silent and instant when all is there. Debian 12 names; needs root or sudo only to install.
 # Parts of three sets are from elsewhere (PyPI) and stay in build/: build unpacks the libraries and headers
 # of Apache Arrow, cuda the headers of cudnn-frontend, transformers fetches PyTorch and two versions of
@@ -12,7 +12,7 @@ set -eu
 cd "$(dirname "$0")/.."
 
 build="cmake ninja-build g++ pkg-config python3 libjs-chart.js
-  libbenchmark-dev libcli11-dev libcurl4-openssl-dev libdnnl-dev libfmt-dev libgtest-dev libjemalloc-dev
+  libbenchmark-dev libcli11-dev libcurl4-openssl-dev libdnnl-dev libevent-dev libfmt-dev libgtest-dev libjemalloc-dev
   libopenmpi-dev libpcre2-dev libprotobuf-dev libsimdjson-dev libssl-dev libtomlplusplus-dev libutf8proc-dev libxxhash-dev
   libzstd-dev
   nlohmann-json3-dev ocl-icd-opencl-dev openmpi-bin protobuf-compiler zlib1g-dev"
@@ -38,10 +38,10 @@ for set in "$@"; do
     transformers)
       with_transformers=yes
       python3 -m pip --version >/dev/null 2>&1 || wanted="$wanted python3-pip" ;;
-    trackers) wanted="$wanted python3-venv" ;;
+    notebook | site | trackers) wanted="$wanted python3-venv" ;;
     demo) if [ $# = 1 ]; then wanted=$demo; else wanted="$wanted $demo"; fi ;;
     hip) command -v hipcc >/dev/null || [ -x /opt/rocm/bin/hipcc ] || wanted="$wanted $hip" ;;
-    *) echo "setup.sh: unknown set '$set': wanted build, lint, fuzz, cuda, hip, slurm, trackers, demo or transformers" >&2; exit 2 ;;
+    *) echo "setup.sh: unknown set '$set': wanted build, lint, fuzz, cuda, hip, slurm, notebook, site, trackers, demo or transformers" >&2; exit 2 ;;
   esac
 done
 

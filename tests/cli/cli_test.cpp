@@ -27,7 +27,7 @@ int64_t lines_in(const std::string& text) {
 TEST(Cli, VersionAndHelpGoToStdout) {
   const auto version = run_program({TOK_PROGRAM, "--version"});
   EXPECT_EQ(version.exit_code, 0);
-  EXPECT_NE(version.out.find("0.1.0"), std::string::npos) << version.out;
+  EXPECT_NE(version.out.find("0.2.0"), std::string::npos) << version.out;
   const auto help = run_program({TOK_PROGRAM, "--help"});
   EXPECT_EQ(help.exit_code, 0);
   for (const char* verb : {"train", "plan", "price", "search", "sweep", "bench", "generate",

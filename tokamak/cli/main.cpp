@@ -23,7 +23,7 @@
 namespace tokamak::cli {
 namespace {
 
-// Returns "tokamak 0.1.0 (0123abcd)": the version and the commit, or its tag where it has one; "+"
+// Returns "tokamak 0.2.0 (0123abcd)": the version and the commit, or its tag where it has one; "+"
 // says that the tree had changes. Without git, only the version.
 std::string version_line() {
   const std::string commit = TOK_COMMIT;

@@ -74,8 +74,13 @@ std::string short_number(double value) {
   return fmt::format("{:.4g}", value);
 }
 
-std::string html_page(std::string_view title, const OrderedJson& blocks) {
-  const OrderedJson data{{"title", title}, {"blocks", blocks}};
+std::string page_data(std::string_view title, const OrderedJson& blocks) {
+  return OrderedJson{{"title", title}, {"blocks", blocks}}.dump(
+      -1, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+std::string html_page(std::string_view title, const OrderedJson& blocks, bool is_live) {
+  const OrderedJson data{{"title", title}, {"blocks", blocks}, {"live", is_live}};
   const std::string script = fmt::format("<script>{}</script>", chart_files().front().text);
   const std::array<std::pair<std::string_view, std::string>, 2> parts = {
       {{"{{chart.js}}", script}, {"{{data}}", script_text(data)}}};

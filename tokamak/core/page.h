@@ -45,6 +45,10 @@ std::string short_number(double value);
 ///   "dots"   [x, y, title]; style, radius, rotation, hollow, marks: y is a share of the height;
 ///   "bars"   horizontal, [from, to, y, title]; thickness in pixels, hollow.
 /// With `words` titles are written next to bars and above dots.
-std::string html_page(std::string_view title, const OrderedJson& blocks);
+/// A live page asks the server that it came from for `page_data` at /data every two seconds.
+std::string html_page(std::string_view title, const OrderedJson& blocks, bool is_live = false);
+
+/// Returns title and blocks as the JSON that a live page asks for.
+std::string page_data(std::string_view title, const OrderedJson& blocks);
 
 }  // namespace tokamak

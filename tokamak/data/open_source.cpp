@@ -68,8 +68,13 @@ namespace fs = std::filesystem;
 constexpr std::array<std::string_view, 7> kDatasets{"c4",     "c4_test",   "c4_validation", "text",
                                                     "tokens", "synthetic", "shakespeare"};
 
+const ExtraDataset* find_extra(std::string_view name) {
+  const auto found = std::ranges::find(extra_datasets(), name, &ExtraDataset::name);
+  return found == extra_datasets().end() ? nullptr : *found;
+}
+
 bool is_dataset(std::string_view name) {
-  return std::ranges::find(kDatasets, name) != kDatasets.end();
+  return std::ranges::find(kDatasets, name) != kDatasets.end() || find_extra(name) != nullptr;
 }
 
 // Returns why an address cannot be read, or "".
@@ -112,6 +117,7 @@ std::unique_ptr<TokenSource> open_source(const DataOptions& options, const std::
   if (options.dataset == "tokens") return open_token_files(path);
   if (options.dataset == "synthetic") return synthetic_tokens(options.seed, options.vocab_size);
   if (options.dataset == "shakespeare") return shakespeare_tokens();
+  if (const ExtraDataset* extra = find_extra(options.dataset)) return extra->open(options, path);
   TOK_REQUIRE(options.tokenizer != nullptr, "dataset \"{}\" wants a tokenizer", options.dataset);
   TOK_REQUIRE(!options.cache_folder.empty(), "dataset \"{}\" wants a token cache folder",
               options.dataset);

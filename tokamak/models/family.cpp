@@ -11,13 +11,16 @@
 namespace tokamak {
 namespace {
 
+constexpr std::array kFamilies{&kLlama, &kMistral, &kQwen2,  &kQwen3,
+                               &kGpt2,  &kGemma,   &kGemma2, &kGemma3};
+
 struct Found {
   const Family* family = nullptr;
   const NamedModel* model = nullptr;
 };
 
 Found find_model(std::string_view name) {
-  for (const Family* family : kFamilies) {
+  for (const Family* family : families()) {
     for (const NamedModel& model : family->models) {
       if (model.name == name) return {family, &model};
     }
@@ -27,9 +30,18 @@ Found find_model(std::string_view name) {
 
 }  // namespace
 
+std::span<const Family* const> families() {
+  static const std::vector<const Family*> all = [] {
+    std::vector<const Family*> both(kFamilies.begin(), kFamilies.end());
+    both.insert(both.end(), extra_families().begin(), extra_families().end());
+    return both;
+  }();
+  return all;
+}
+
 std::vector<std::string> model_names() {
   std::vector<std::string> names;
-  for (const Family* family : kFamilies) {
+  for (const Family* family : families()) {
     for (const NamedModel& model : family->models) names.emplace_back(model.name);
   }
   return names;

@@ -55,7 +55,10 @@ extern const Family kGemma;
 extern const Family kGemma2;
 extern const Family kGemma3;
 
-inline constexpr std::array kFamilies{&kLlama, &kMistral, &kQwen2,  &kQwen3,
-                                      &kGpt2,  &kGemma,   &kGemma2, &kGemma3};
+/// The families of the folder TOK_EXTRA (cmake/extra.cmake writes the function).
+std::span<const Family* const> extra_families();
+
+/// Returns all families: the program's, then those of TOK_EXTRA.
+std::span<const Family* const> families();
 
 }  // namespace tokamak

@@ -64,7 +64,7 @@ const ModelWithText* model_with_text(const HfFields& f) {
 
 const Family& family_of_text(const std::string& type, std::string_view what) {
   std::vector<std::string_view> types;
-  for (const Family* family : kFamilies) {
+  for (const Family* family : families()) {
     if (family->text_defaults.dim == 0) continue;
     if (family->model_type == type) return *family;
     types.push_back(family->model_type);
@@ -224,7 +224,7 @@ const Family& family_of(const HfFields& f) {
   const std::string name = f.first_text_or("architectures", "");
   const std::string type = f.text_or("model_type", "");
   std::vector<std::string_view> names;
-  for (const Family* family : kFamilies) {
+  for (const Family* family : families()) {
     if (is_same_name(family->architecture, name)) {
       TOK_REQUIRE(type.empty() || type == family->model_type,
                   "{}: \"architectures\" says {}, but \"model_type\" says \"{}\", by which "
@@ -234,7 +234,7 @@ const Family& family_of(const HfFields& f) {
     }
     names.push_back(family->architecture);
   }
-  for (const Family* family : kFamilies) {
+  for (const Family* family : families()) {
     if (family->model_type == type && (name.empty() || name.ends_with("Model"))) return *family;
   }
   fail("{}: architecture \"{}\" is not supported, only {}, and the text models of {}", f.what(),

@@ -9,6 +9,7 @@
 #include "tokamak/core/bytes.h"
 #include "tokamak/core/error.h"
 #include "tokamak/core/file.h"
+#include "tokamak/data/open_source.h"
 #include "tokamak/models/hf_config.h"
 #include "tokamak/models/own_sizes.h"
 #include "tokamak/run/mesh_options.h"
@@ -47,6 +48,7 @@ CopyEngines copy_engines_of(const std::string& choice) {
 
 Capabilities capabilities(std::string why_no_cuda) {
   Capabilities can{.why_no_cuda = std::move(why_no_cuda)};
+  for (const ExtraDataset* extra : extra_datasets()) can.datasets.emplace_back(extra->name);
   for (const std::string& name : model_names()) {
     Strings flavors = flavors_of(name);
     flavors.emplace_back("hf");

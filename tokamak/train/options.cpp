@@ -149,7 +149,7 @@ std::vector<Need> missing_files(const Config& c) {
                               const std::optional<std::string>& path) {
     const std::string at = path.value_or("");
     // A dataset that is unknown or has no path is reported among the needs of the config itself.
-    const Strings known = Capabilities().datasets;
+    const Strings known = capabilities({}).datasets;
     const bool is_known = std::ranges::find(known, dataset) != known.end();
     if (!is_known || dataset == "shakespeare" || dataset == "synthetic" || at.empty()) return;
     std::optional<std::string> reason;

@@ -302,8 +302,12 @@ class Page {
 
 }  // namespace
 
+OrderedJson run_blocks(std::span<const RunHistory> runs) {
+  return Page(runs).blocks();
+}
+
 std::string run_page(std::string_view title, std::span<const RunHistory> runs) {
-  return html_page(title, Page(runs).blocks());
+  return html_page(title, run_blocks(runs));
 }
 
 }  // namespace tokamak

@@ -4,6 +4,7 @@
 #include <span>
 #include <string>
 
+#include "tokamak/core/json.h"
 #include "tokamak/train/report/run_history.h"
 
 namespace tokamak {
@@ -11,9 +12,12 @@ namespace tokamak {
 /// The most runs of a page.
 inline constexpr size_t kMostRunsOfPage = 24;
 
-/// Returns the page, which is below 1 MB however long the runs are: curves are thinned, keeping
-/// the lowest and highest of each stretch, and of events those that are not saves are kept first.
-/// REQUIRES: at least one run, at most kMostRunsOfPage.
+/// Returns the blocks of a page (core/page.h), which is below 1 MB however long the runs are:
+/// curves are thinned, keeping the lowest and highest of each stretch, and of events those that are
+/// not saves are kept first. REQUIRES: at least one run, at most kMostRunsOfPage.
+OrderedJson run_blocks(std::span<const RunHistory> runs);
+
+/// The page of run_blocks.
 std::string run_page(std::string_view title, std::span<const RunHistory> runs);
 
 }  // namespace tokamak
