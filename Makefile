@@ -17,7 +17,7 @@ else
   CUDA_FLAGS = -DTOK_CUDA=OFF
 endif
 
-.PHONY: build cuda-all site notebook extra release trackers hip rows recipes demo install portable deb wheel test exports faults slurm lint tidy fuzz mutate sanitize clean help
+.PHONY: build cuda-all site notebook extra release trackers hip rows recipes demo install portable deb wheel test objects exports faults slurm lint tidy fuzz mutate sanitize clean help
 .DEFAULT_GOAL := build
 
 ## build: the program, at build/release/bin/tokamak; CUDA=1 builds it with the GPU backend
@@ -117,6 +117,12 @@ notebook: build
 	@build/notebook/bin/python tests/python/package_test.py build/release/bin/tokamak
 	@TOKAMAK_PROGRAM=$(CURDIR)/build/release/bin/tokamak PYTHONPATH=$(CURDIR)/python \
 	  build/notebook/bin/jupyter-execute python/first_run.ipynb
+
+## objects: trains on text in an S3 server from PyPI (moto, 150 MB), through a proxy that fails at random
+objects: build
+	@tools/setup.sh build trackers
+	@[ -x build/objects/bin/moto_server ] || { python3 -m venv build/objects && build/objects/bin/pip install -q "moto[server,s3]==5.2.5" pyarrow==26.0.1; }
+	@build/objects/bin/python tests/objects/check_objects.py build/release/bin/tokamak
 
 ## exports: exports of every family as transformers 4 and 5 load them, which are fetched into build/transformers
 READERS := build/transformers/4:build/transformers/5 build/transformers/5
