@@ -17,7 +17,7 @@ target_compile_options(tokamak_flags INTERFACE
   # One rounding per written operation: the same bits from every compiler and on every mesh.
   $<$<AND:$<COMPILE_LANGUAGE:CXX>,$<NOT:$<BOOL:$<TARGET_PROPERTY:TOK_FUSED_MULTIPLY_ADD>>>>:-ffp-contract=off>)
 if(TOK_PORTABLE)
-  # Packages have the same bytes wherever they were built.
+  # The folder of the build is no part of a package.
   target_compile_options(tokamak_flags INTERFACE -ffile-prefix-map=${PROJECT_SOURCE_DIR}=.)
 endif()
 if(TOK_SANITIZE)

@@ -98,7 +98,10 @@ def members(path):
 
 def compare(a, b):
     differs = 0
-    for name in sorted({f.name for f in a.iterdir()} | {f.name for f in b.iterdir()}):
+    names = sorted({f.name for f in a.iterdir()} | {f.name for f in b.iterdir()})
+    if not names:
+        sys.exit(f"release.py: {a} and {b} are empty: wanted two releases")
+    for name in names:
         one, other = a / name, b / name
         if not (one.exists() and other.exists()):
             print(f"{name}: in one of them only")
