@@ -119,10 +119,12 @@ notebook: build
 	  build/notebook/bin/jupyter-execute python/first_run.ipynb
 
 ## objects: trains on text in an S3 server from PyPI (moto, 150 MB), through a proxy that fails at random
-objects: build
+objects:
 	@tools/setup.sh build trackers
+	@cmake --preset dev -Wno-dev --log-level=WARNING
+	@cmake --build --preset dev --target tokamak tokamak_parquet
 	@[ -x build/objects/bin/moto_server ] || { python3 -m venv build/objects && build/objects/bin/pip install -q "moto[server,s3]==5.2.5" pyarrow==26.0.1; }
-	@build/objects/bin/python tests/objects/check_objects.py build/release/bin/tokamak
+	@build/objects/bin/python tests/objects/check_objects.py build/dev/bin/tokamak
 
 ## exports: exports of every family as transformers 4 and 5 load them, which are fetched into build/transformers
 READERS := build/transformers/4:build/transformers/5 build/transformers/5

@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import sys
+import time
 
 
 def is_number(value):
@@ -28,9 +29,15 @@ class Run:
         self.name = folder.name
         self.state = folder / f"tracker_{type(self).__name__.lower()}.json"
         self.saved = json.loads(self.state.read_text()) if self.state.is_file() else {}
-        # events.jsonl is never cut, so another first line means another run in the same folder.
+        # events.jsonl is never cut, so another first line means another run in the same folder. The program may be
+        # about to write it.
         events = folder / "events.jsonl"
-        born = events.open().readline() if events.is_file() else ""
+        born = ""
+        for _ in range(100):
+            born = events.open().readline() if events.is_file() else ""
+            if born.endswith("\n"):
+                break
+            time.sleep(0.1)
         if self.saved.get("born") != born:
             self.saved = {"born": born}
         # Known before the tracker has the run: a sender that is killed while it makes it makes no second one.
@@ -107,7 +114,7 @@ class Mlflow(Run):
 
 class Aim(Run):
     """Aim lists a new run once `aim up` or `aim storage reindex` has indexed its repository. A step that is sent twice
-    is kept once."""
+    is kept once. A sender that is killed while it makes the run leaves an empty one behind."""
 
     def __init__(self, folder):
         super().__init__(folder)

@@ -74,7 +74,9 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         for name, value in reply.headers.items():
             if name.lower() not in {"content-length", "transfer-encoding", "connection", "date", "server"}:
                 self.send_header(name, value)
-        self.send_header("Content-Length", str(len(data)))
+        # The answer to HEAD has no body, and says how long it would be.
+        length = reply.headers["Content-Length"] if self.command == "HEAD" else len(data)
+        self.send_header("Content-Length", str(length))
         self.end_headers()
         if fault == "slow":
             time.sleep(0.3)
@@ -82,7 +84,7 @@ class Proxy(http.server.BaseHTTPRequestHandler):
         self.close_connection = fault == "half"
         return None
 
-    do_GET = do_PUT = do_POST = do_DELETE = handle_request
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_request
 
 
 def write_texts(folder, draw):

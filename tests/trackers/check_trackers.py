@@ -132,7 +132,8 @@ def from_aim(_, folder):
     subprocess.run([pathlib.Path(sys.executable).parent / "aim", "storage", "--repo", folder.parent, "reindex"],
                    input="y", text=True, check=True, capture_output=True)
     import aim
-    runs = list(aim.Repo(str(folder.parent)).iter_runs())
+    # A sender that is killed while Aim makes the run leaves one without values.
+    runs = [run for run in aim.Repo(str(folder.parent)).iter_runs() if list(run.metrics())]
     assert len(runs) == 1, f"{len(runs)} runs"
     losses = next(metric for metric in runs[0].metrics() if metric.name == "train/loss")
     steps, (values, *_) = losses.data.items_list()
@@ -144,7 +145,7 @@ def from_trackio(_, folder):
               "print(json.dumps([[row['step'], row['train/loss']] for row in S.get_logs('tokamak', run) "
               "if 'train/loss' in row]))")
     rows = subprocess.run([sys.executable, "-c", reader], env=os.environ | {"TRACKIO_DIR": str(folder.parent / "trackio")},
-                          check=True, capture_output=True, text=True).stdout
+                          check=True, stdout=subprocess.PIPE, text=True).stdout
     return dict(json.loads(rows.splitlines()[-1]))
 
 

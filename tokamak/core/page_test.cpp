@@ -23,8 +23,12 @@ TEST(Page, IsTheTemplateWithChartJsAndTheData) {
 
 TEST(Page, LoadsNothing) {
   const std::string page = html_page("", OrderedJson::array());
-  for (const char* tag : {" src=", "<link", "@import", "url(", "fetch("})
+  for (const char* tag : {" src=", "<link", "@import", "url(", "XMLHttpRequest", "import("})
     EXPECT_EQ(page.find(tag), std::string::npos) << tag;
+  // A page that `report --watch` serves asks its own server alone.
+  const size_t first = page.find("fetch(");
+  EXPECT_EQ(page.compare(first, 13, "fetch(\"data\")"), 0);
+  EXPECT_EQ(page.find("fetch(", first + 1), std::string::npos);
 }
 
 TEST(Page, NumbersAreShort) {
