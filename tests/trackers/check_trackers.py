@@ -141,7 +141,7 @@ def from_aim(_, folder):
 
 
 def from_trackio(_, folder):
-    reader = ("import json; from trackio.sqlite_storage import SQLiteStorage as S; (run,) = S.get_runs('tokamak'); "
+    reader = ("import json; from trackio.sqlite_storage import SQLiteStorage as S; (run,) = set(S.get_runs('tokamak')); "
               "print(json.dumps([[row['step'], row['train/loss']] for row in S.get_logs('tokamak', run) "
               "if 'train/loss' in row]))")
     rows = subprocess.run([sys.executable, "-c", reader], env=os.environ | {"TRACKIO_DIR": str(folder.parent / "trackio")},
