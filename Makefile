@@ -110,12 +110,14 @@ site:
 	@NO_MKDOCS_2_WARNING=1 build/site/bin/mkdocs build --quiet --strict && echo build/site/html/index.html
 
 ## notebook: executes python/first_run.ipynb and the tests of python/, with pandas and nbclient from PyPI (460 MB)
-notebook: build
+notebook:
 	@tools/setup.sh build notebook
+	@cmake --preset dev -Wno-dev --log-level=WARNING
+	@cmake --build --preset dev --target tokamak
 	@[ -x build/notebook/bin/jupyter-execute ] || { python3 -m venv build/notebook && \
 	  build/notebook/bin/pip install -q ipykernel matplotlib nbclient pandas pyarrow; }
-	@build/notebook/bin/python tests/python/package_test.py build/release/bin/tokamak
-	@TOKAMAK_PROGRAM=$(CURDIR)/build/release/bin/tokamak PYTHONPATH=$(CURDIR)/python \
+	@build/notebook/bin/python tests/python/package_test.py build/dev/bin/tokamak
+	@TOKAMAK_PROGRAM=$(CURDIR)/build/dev/bin/tokamak PYTHONPATH=$(CURDIR)/python \
 	  build/notebook/bin/jupyter-execute python/first_run.ipynb
 
 ## objects: trains on text in an S3 server from PyPI (moto, 150 MB), through a proxy that fails at random
