@@ -77,7 +77,8 @@ TrainerOptions with_tokens(const TrainerOptions& given, World& world) {
           std::ceil(*o.epochs * windows / static_cast<double>(o.data.global_batch_size)));
       if (o.schedule.total_steps == 0) o.schedule.total_steps = o.steps;
     } else if (o.data.shuffle_seed) {
-      build_token_cache(o.data, 0, [&](const CacheProgress& p) { log(p); }, false, false);
+      build_token_cache(
+          o.data, 0, [&](const CacheProgress& p) { log(p); }, false, false);
     }
     return fmt::format("{}", o.steps);
   });
