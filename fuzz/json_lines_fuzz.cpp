@@ -15,7 +15,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     TOK_CHECK(whole.add(text) == at && whole.found() == parts.found());
     std::string padded(text.substr(0, at));
     padded.reserve(padded.size() + JsonTextParser::kPadding);
-    JsonTextParser parser;
+    JsonTextParser parser("text");
     parser.parse(padded);
     parser.text("fuzz", true);
   });
