@@ -90,6 +90,9 @@ TEST(AwsProfiles, are_read_from_both_files) {
 
 // Nothing but the files of a folder says what the key is.
 class Access : public testing::Test {
+ public:
+  ~Access() override { fs::remove_all(folder_); }
+
  protected:
   Access() : folder_(fs::path(testing::TempDir()) / fmt::format("tokamak_s3_test_{}", ::getpid())) {
     make_folders(folder_);
@@ -104,8 +107,6 @@ class Access : public testing::Test {
     ::setenv("AWS_SHARED_CREDENTIALS_FILE", (folder_ / "credentials").c_str(), 1);
     ::setenv("AWS_CONFIG_FILE", (folder_ / "config").c_str(), 1);
   }
-
-  ~Access() override { fs::remove_all(folder_); }
 
   void write(const char* name, const std::string& text) const {
     write_file_atomic(folder_ / name, text);
