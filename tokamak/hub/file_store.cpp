@@ -1,6 +1,7 @@
 #include "tokamak/hub/file_store.h"
 
 #include "tokamak/hub/hub_store.h"
+#include "tokamak/hub/s3_bucket.h"
 #include "tokamak/hub/s3_store.h"
 
 namespace tokamak {
@@ -13,7 +14,7 @@ bool is_on_hub(std::string_view path) {
 }  // namespace
 
 bool is_stored(std::string_view path) {
-  return is_on_hub(path) || path.starts_with("s3://") || path.starts_with("gs://");
+  return is_on_hub(path) || is_s3(path);
 }
 
 std::vector<StoredFile> list_stored_files(const std::string& address) {

@@ -137,18 +137,12 @@ class HeaderList {
   curl_slist* list_ = nullptr;
 };
 
-void set_method(CURL* handle, const HttpRequest& request, HeaderList& headers) {
+void set_method(CURL* handle, const HttpRequest& request) {
   const Curl& c = curl();
-  if (request.method == HttpMethod::kPut || request.method == HttpMethod::kPost) {
-    // libcurl sends the fields of a POST from where they lie.
-    c.setopt(handle, CURLOPT_POST, 1L);
-    c.setopt(handle, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
-    c.setopt(handle, CURLOPT_POSTFIELDS,
-             request.body.empty() ? "" : reinterpret_cast<const char*>(request.body.data()));
-    headers.add("Content-Type", "application/octet-stream");
+  if (request.method == HttpMethod::kPut) {
+    c.setopt(handle, CURLOPT_POSTFIELDS, "");
+    c.setopt(handle, CURLOPT_CUSTOMREQUEST, "PUT");
   }
-  if (request.method == HttpMethod::kPut) c.setopt(handle, CURLOPT_CUSTOMREQUEST, "PUT");
-  if (request.method == HttpMethod::kDelete) c.setopt(handle, CURLOPT_CUSTOMREQUEST, "DELETE");
   if (request.method == HttpMethod::kHead) c.setopt(handle, CURLOPT_NOBODY, 1L);
 }
 
@@ -162,7 +156,7 @@ void sign(CURL* handle, const HttpRequest& request, HeaderList& headers) {
   c.setopt(handle, CURLOPT_AWS_SIGV4, fmt::format("aws:amz:{}:s3", key.region).c_str());
   c.setopt(handle, CURLOPT_USERNAME, key.id.c_str());
   c.setopt(handle, CURLOPT_PASSWORD, key.secret.c_str());
-  headers.add("x-amz-content-sha256", sha256_of(request.body));
+  headers.add("x-amz-content-sha256", sha256_of(std::span<const std::byte>()));
   if (!key.session_token.empty()) headers.add("x-amz-security-token", key.session_token);
 }
 
@@ -209,7 +203,7 @@ struct HttpClient::Impl {
     c.setopt(handle, CURLOPT_WRITEFUNCTION, on_body);
     c.setopt(handle, CURLOPT_WRITEDATA, &transfer);
     HeaderList headers;
-    set_method(handle, request, headers);
+    set_method(handle, request);
     // Unlike CURLOPT_RESUME_FROM this leaves a server the choice to send the whole file.
     const std::string range =
         fmt::format("{}-{}", request.from, request.to < 0 ? "" : std::to_string(request.to - 1));

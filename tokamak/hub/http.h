@@ -20,7 +20,7 @@ struct HttpReply {
   std::string body;  ///< of at most 64 MiB; empty where the caller took it
 };
 
-enum class HttpMethod { kGet, kHead, kPut, kPost, kDelete };
+enum class HttpMethod { kGet, kHead, kPut };
 
 /// A key by which a request is signed for Amazon S3 or a store that speaks its interface.
 struct AwsKey {
@@ -30,13 +30,13 @@ struct AwsKey {
   std::string region;
 };
 
+/// A request without a body.
 struct HttpRequest {
   HttpMethod method = HttpMethod::kGet;
   std::string url;
   int64_t from = 0;  ///< the first byte that is wanted; 206 says that the reply begins there
   int64_t to = -1;   ///< the byte after the last one that is wanted; -1: the last of the file
   std::map<std::string, std::string> headers;  ///< further ones, by name; none of them empty
-  std::span<const std::byte> body;             ///< of a PUT or POST, and must outlive the request
   /// Signs the request (AWS Signature Version 4, service s3). Each parameter in the query then
   /// needs a '=', and they must be in the order of their names. Outlives the request.
   const AwsKey* signed_by = nullptr;

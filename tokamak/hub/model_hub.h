@@ -28,7 +28,7 @@ std::vector<HubFile> parse_hub_files(std::string_view json, const std::string& r
 /// Returns the address in a header `Link: <URL>; rel="next"`, or "".
 std::string next_page(std::string_view link);
 
-/// What a repository holds, which is part of its address.
+/// The kind of a repository; it is part of the URL.
 enum class HubKind { kModel, kDataset };
 
 /// One commit of a repository.

@@ -6,18 +6,13 @@
 #include <utility>
 
 #include "tokamak/core/error.h"
-#include "tokamak/core/in_parallel.h"
 #include "tokamak/core/names.h"
-#include "tokamak/core/random_file.h"
 #include "tokamak/core/value.h"
 #include "tokamak/hub/patience.h"
 
 namespace tokamak {
 namespace {
 
-// A part is what is sent again where a connection breaks. A store takes 10,000 of them.
-constexpr int64_t kPartBytes = int64_t{16} << 20;
-constexpr int64_t kMostParts = 9000;
 constexpr int kMostListPages = 100'000;
 constexpr auto kRenewedBefore = std::chrono::minutes(5);
 
@@ -184,13 +179,6 @@ std::optional<S3Object> S3Bucket::find(const std::string& key) {
   return S3Object{.key = key, .size = *bytes, .tag = header_of(reply, "etag")};
 }
 
-std::optional<std::string> S3Bucket::get(const std::string& key) {
-  HttpReply reply = send({}, key, "");
-  if (has_code(reply, {"NoSuchKey"})) return std::nullopt;
-  require_done(reply, key);
-  return std::move(reply.body);
-}
-
 void S3Bucket::read(const S3Object& object, int64_t offset, std::span<std::byte> out) {
   size_t done = 0;
   while (done < out.size()) {
@@ -207,7 +195,7 @@ void S3Bucket::read(const S3Object& object, int64_t offset, std::span<std::byte>
             std::ranges::copy(bytes, out.begin() + static_cast<int64_t>(done));
             done += bytes.size();
           });
-          // What broke later than the last time is gone on with at once.
+          // A transfer that made progress before it broke continues at once.
           if (tried.status == 0 && done > before) tried.status = 206;
           return tried;
         });
@@ -215,73 +203,6 @@ void S3Bucket::read(const S3Object& object, int64_t offset, std::span<std::byte>
     if (done == before)
       throw SystemError(fmt::format("{}: the store sends nothing of the bytes from {} on",
                                     printable(address_of(object.key)), from));
-  }
-}
-
-void S3Bucket::put(const std::string& key, std::span<const std::byte> bytes) {
-  require_done(send({.method = HttpMethod::kPut, .body = bytes}, key, ""), key);
-}
-
-void S3Bucket::remove(const std::string& key) {
-  const HttpReply reply = send({.method = HttpMethod::kDelete}, key, "");
-  if (reply.status != 404) require_done(reply, key);
-}
-
-void S3Bucket::put_file(const std::string& key, const std::filesystem::path& path, int num_threads,
-                        const std::function<void()>& go_on) {
-  const auto file = open_local_file(path);
-  if (file->size() > kPartBytes) return put_in_parts(key, path, num_threads, go_on);
-  std::vector<std::byte> bytes(static_cast<size_t>(file->size()));
-  file->read_at(0, bytes);
-  go_on();
-  put(key, bytes);
-}
-
-void S3Bucket::put_in_parts(const std::string& key, const std::filesystem::path& path,
-                            int num_threads, const std::function<void()>& go_on) {
-  const auto file = open_local_file(path);
-  const int64_t part_bytes = std::max(kPartBytes, (file->size() + kMostParts - 1) / kMostParts);
-  const auto num_parts = static_cast<size_t>((file->size() + part_bytes - 1) / part_bytes);
-  const HttpReply begun = send({.method = HttpMethod::kPost}, key, "?uploads=");
-  require_done(begun, key);
-  const std::string id = xml_text(begun.body, "UploadId");
-  TOK_REQUIRE(!id.empty(), "{}: the store gives the upload no id", printable(address_of(key)));
-  const std::string of_upload = "uploadId=" + url_value(id);
-  try {
-    std::vector<std::string> tags(num_parts);
-    in_parallel(num_parts, num_threads, [&](size_t i) {
-      go_on();
-      const int64_t at = static_cast<int64_t>(i) * part_bytes;
-      std::vector<std::byte> bytes(static_cast<size_t>(std::min(part_bytes, file->size() - at)));
-      file->read_at(at, bytes);
-      const HttpReply reply = send({.method = HttpMethod::kPut, .body = bytes}, key,
-                                   fmt::format("?partNumber={}&{}", i + 1, of_upload));
-      require_done(reply, key);
-      tags[i] = header_of(reply, "etag");
-    });
-    std::string list = "<CompleteMultipartUpload>";
-    for (size_t i = 0; i < num_parts; ++i)
-      list +=
-          fmt::format("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>", i + 1, tags[i]);
-    list += "</CompleteMultipartUpload>";
-    HttpReply ended = send({.method = HttpMethod::kPost, .body = std::as_bytes(std::span(list))},
-                           key, "?" + of_upload);
-    // The store may find out that it fails after it has begun to answer.
-    const bool is_there = xml_text(ended.body, "ETag") != "";
-    // A lost answer: the upload is gone because it was completed.
-    const auto found = is_there ? std::nullopt : find(key);
-    if (is_there || (code_of(ended) == "NoSuchUpload" && found && found->size == file->size()))
-      return;
-    require_done(ended, key);
-    throw SystemError(fmt::format("{}: the upload could not be completed ({})",
-                                  printable(address_of(key)), described(ended)));
-  } catch (...) {
-    // Parts that nobody completes would be paid for.
-    try {
-      send({.method = HttpMethod::kDelete}, key, "?" + of_upload);
-    } catch (const std::exception&) {  // the first failure is told
-    }
-    throw;
   }
 }
 

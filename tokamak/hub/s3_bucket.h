@@ -3,7 +3,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -48,22 +47,9 @@ class S3Bucket {
   /// Returns nothing where there is no such object.
   std::optional<S3Object> find(const std::string& key);
 
-  /// Returns the text of an object of at most 64 MiB, or nothing where there is none.
-  std::optional<std::string> get(const std::string& key);
-
   /// Fills `out` with the object's bytes from `offset` on. Throws Error where its tag is another
   /// than `object` has.
   void read(const S3Object& object, int64_t offset, std::span<std::byte> out);
-
-  void put(const std::string& key, std::span<const std::byte> bytes);
-
-  /// Puts a file, a large one in parts, `num_threads` at a time. The object is there as a whole or
-  /// not at all. Calls `go_on` before each part, on any thread; what it throws ends the upload.
-  void put_file(const std::string& key, const std::filesystem::path& path, int num_threads,
-                const std::function<void()>& go_on);
-
-  /// Removes an object, if it is there.
-  void remove(const std::string& key);
 
   std::string address_of(const std::string& key) const;
 
@@ -77,8 +63,6 @@ class S3Bucket {
   std::string url_of(const S3Access& access, const std::string& key) const;
   void require_done(const HttpReply& reply, const std::string& key);
   std::unique_ptr<HttpClient> take_client(const S3Access& access);
-  void put_in_parts(const std::string& key, const std::filesystem::path& path, int num_threads,
-                    const std::function<void()>& go_on);
 
   std::string scheme_;
   std::string bucket_;

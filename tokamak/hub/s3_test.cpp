@@ -1,5 +1,4 @@
-// What is read from a store and from Amazon's files; requests are tested against a server
-// (tests/objects).
+// Parsing of a store's XML and of Amazon's files. tests/objects sends requests to a server.
 #include <cstdlib>
 
 #include <fmt/format.h>
