@@ -21,7 +21,7 @@ class RandomFile {
   virtual int64_t size() const = 0;
 
   /// Fills `out` with the bytes from `offset` on. Any thread may call it. Throws Error naming the
-  /// file if it ends before or has changed, and SystemError if it cannot be read.
+  /// file if it ends too early or, in a store, has changed, and SystemError if it cannot be read.
   virtual void read_at(int64_t offset, std::span<std::byte> out) = 0;
 };
 

@@ -1,5 +1,5 @@
-// What the program and libtokamak_parquet.so tell each other, in C's types alone: Arrow's libraries
-// come from elsewhere, so that no object of C++ and no exception crosses over.
+// The interface between the program and libtokamak_parquet.so. It uses C types only, and neither a
+// C++ object nor an exception crosses it, since Arrow's libraries are built elsewhere.
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 
 namespace tokamak {
 
-/// What a run does about a bad step. Rollback resumes from the newest checkpoint, or from the start
+/// How a run handles a bad step. Rollback resumes from the newest checkpoint, or from the start
 /// if there is none; a step that is bad again after that is skipped.
 enum class BadStepPolicy : uint8_t { kOff, kWarn, kStop, kSkip, kReplay, kRollback };
 
