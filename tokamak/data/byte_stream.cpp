@@ -38,7 +38,7 @@ class PlainStream final : public ByteStream {
   int64_t at_ = 0;
 };
 
-// A file far away, which is read in blocks that answer for the time of a request, one ahead.
+// Reads a file far away in blocks large enough to outweigh the time of a request, one ahead.
 class FarStream final : public ByteStream {
  public:
   explicit FarStream(std::unique_ptr<RandomFile> file) : file_(std::move(file)) {}

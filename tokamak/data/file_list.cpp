@@ -52,7 +52,7 @@ void add_part(Hash& hash, std::ifstream& in, const SourceFile& file, int64_t fir
 }
 
 void add_contents(Hash& hash, const SourceFile& file) {
-  if (!file.tag.empty()) return hash.add(file.tag);
+  if (file.is_far()) return hash.add(file.tag);
   std::ifstream in(file.path, std::ios::binary);
   if (!in) throw_path_errno("cannot open " + file.path.string());
   if (file.size <= kWholeBytes) return add_part(hash, in, file, 0, file.size);
@@ -103,6 +103,10 @@ std::vector<SourceFile> list_stored(const std::string& address,
 
 }  // namespace
 
+bool SourceFile::is_far() const {
+  return is_stored(path.string());
+}
+
 bool is_source_folder(const fs::path& path) {
   if (!is_stored(path.string())) return is_folder(path);
   constexpr std::string_view kFiles[] = {".json", ".jsonl", ".ndjson", ".gz",     ".zst",
@@ -111,7 +115,7 @@ bool is_source_folder(const fs::path& path) {
 }
 
 std::unique_ptr<RandomFile> open_source_file(const SourceFile& file) {
-  if (file.tag.empty()) return open_local_file(file.path);
+  if (!file.is_far()) return open_local_file(file.path);
   return open_stored_file(
       {.address = file.path.string(), .name = file.name, .size = file.size, .tag = file.tag});
 }
@@ -155,7 +159,7 @@ uint64_t hash_files(const std::vector<SourceFile>& files) {
 uint64_t hash_times(const std::vector<SourceFile>& files) {
   Hash hash;
   for (const SourceFile& file : files) {
-    if (file.size <= kWholeBytes || !file.tag.empty()) continue;
+    if (file.size <= kWholeBytes || file.is_far()) continue;
     std::error_code code;
     hash.add(int64_t{fs::last_write_time(file.path, code).time_since_epoch().count()});
   }

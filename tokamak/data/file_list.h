@@ -19,6 +19,8 @@ struct SourceFile {
   std::string name;
   int64_t size = 0;
   std::string tag;  ///< of a stored file: changes when its contents do; else ""
+
+  bool is_far() const;  ///< whether a store has it
 };
 
 /// Whether a path of this machine is a folder, or an address does not name a file of data.

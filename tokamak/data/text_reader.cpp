@@ -200,7 +200,7 @@ bool TextReader::next(TextPiece& piece) {
 
 void TextReader::open() {
   const SourceFile& file = files_[at_.file];
-  stream_ = open_bytes(open_source_file(file), column_, !file.tag.empty());
+  stream_ = open_bytes(open_source_file(file), column_, file.is_far());
   begin_ = end_ = 0;
   at_end_ = false;
   look_at_front();
