@@ -70,11 +70,11 @@ class Display {
 
 int run_download(Args args) {
   CLI::App app(
-      "Downloads config, tokenizer and weights of a model, or the files of a dataset, from "
+      "Downloads config, tokenizer and weights of a model, or the files of a dataset, from\n"
+      "Hugging Face's hub or one that speaks its interface. An interrupted download resumes where\n"
+      "it stopped; sizes and hashes are checked. The token may also be in HF_TOKEN or where "
       "Hugging\n"
-      "Face's hub or one that speaks its interface. A download that was cut goes on where it "
-      "stopped; sizes and hashes\n"
-      "are checked. The token may also be in HF_TOKEN or where Hugging Face's login puts it.",
+      "Face's login puts it.",
       "tokamak download");
   std::string repository;
   std::string folder;
